@@ -1,0 +1,68 @@
+/* tokenizer.h - text to token ids and back. Immutable after creation: any number of threads may use one.
+ *
+ * Kinds: byte-level BPE, SentencePiece-style BPE with byte fallback, Unigram, WordPiece; built from Hugging Face's
+ * tokenizer.json or from GGUF metadata. Encoding time is linear in the text (bounded merges and regex work). */
+#pragma once
+#include "base/buf.h"
+#include "checkpoint/checkpoint.h"
+
+struct sy_tokenizer;
+
+/* config may be NULL (tokenizer_config.json: bos/eos tokens). what: the file, for messages. */
+SY_CHECK sy_status sy_tokenizer_from_json(const struct sy_env *, const struct sy_json *tokenizer,
+                                          const struct sy_json *config, const char *what,
+                                          struct sy_tokenizer **out, struct sy_err *);
+SY_CHECK sy_status sy_tokenizer_from_gguf(const struct sy_env *, const struct sy_gguf_vocab *, const char *what,
+                                          struct sy_tokenizer **out, struct sy_err *);
+/* Either of the above, by what the checkpoint has; *out = NULL and SY_OK when it has none. */
+SY_CHECK sy_status sy_tokenizer_open(const struct sy_env *, const struct sy_checkpoint *, struct sy_tokenizer **out,
+                                     struct sy_err *);
+void sy_tokenizer_free(struct sy_tokenizer *);
+
+struct sy_ids { /* a growing array; release with sy_ids_release; zeroed is empty */
+    const struct sy_env *env;
+    int32_t *at;
+    size_t n, cap;
+};
+void sy_ids_init(struct sy_ids *, const struct sy_env *);
+void sy_ids_release(struct sy_ids *);
+SY_CHECK sy_status sy_ids_push(struct sy_ids *, int32_t id, struct sy_err *);
+
+enum sy_encode_flags {
+    SY_ENCODE_SPECIAL = 1,       /* add what the post-processor adds (BOS and the like)                    */
+    SY_ENCODE_PLAIN = 2,         /* special tokens written in the text stay plain text                      */
+};
+/* Appends ids. Invalid UTF-8 is replaced by U+FFFD per ill-formed sequence, as Python's errors="replace". */
+SY_CHECK sy_status sy_tokenizer_encode(const struct sy_tokenizer *, const char *text, size_t n, unsigned flags,
+                                       struct sy_ids *out, struct sy_err *);
+/* A rendered chat prompt: special tokens are recognised in trusted spans (the template's own text) only; text that
+ * came from messages never becomes a control token. Spans partition the text in order. */
+struct sy_span {
+    size_t lo, hi; /* bytes [lo, hi) */
+    bool trusted;
+};
+SY_CHECK sy_status sy_tokenizer_encode_spans(const struct sy_tokenizer *, const char *text, const struct sy_span *,
+                                             size_t n_span, unsigned flags, struct sy_ids *out, struct sy_err *);
+/* Whole decode, appended to out; skip_special leaves special tokens out. Ids out of range are refused by number. */
+SY_CHECK sy_status sy_tokenizer_decode(const struct sy_tokenizer *, const int32_t *ids, size_t n, bool skip_special,
+                                       struct sy_buf *out, struct sy_err *);
+/* Incremental decode: text comes out as soon as it is certain, never half a character. Feeding all ids and then
+ * finishing gives exactly what sy_tokenizer_decode gives. Caller's storage, fixed size, no allocation per id. */
+struct sy_detok {
+    const struct sy_tokenizer *tok;
+    bool skip_special, started, in_bytes;
+    unsigned n_held;
+    unsigned char held[64];
+};
+void sy_detok_init(struct sy_detok *, const struct sy_tokenizer *, bool skip_special);
+void sy_detok_feed(struct sy_detok *, int32_t id, struct sy_buf *out); /* an unknown id gives U+FFFD */
+void sy_detok_finish(struct sy_detok *, struct sy_buf *out);
+
+int32_t sy_tokenizer_size(const struct sy_tokenizer *);
+int32_t sy_tokenizer_bos(const struct sy_tokenizer *); /* -1: none */
+int32_t sy_tokenizer_eos(const struct sy_tokenizer *);
+int32_t sy_tokenizer_pad(const struct sy_tokenizer *);
+bool sy_tokenizer_is_special(const struct sy_tokenizer *, int32_t id);
+/* The token's own text (no decoding): "<|im_end|>", "\u0120the"; borrowed; NULL out of range. */
+const char *sy_tokenizer_token(const struct sy_tokenizer *, int32_t id, size_t *n);
+int32_t sy_tokenizer_find(const struct sy_tokenizer *, const char *token, size_t n); /* -1: none */
