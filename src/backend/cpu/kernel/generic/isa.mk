@@ -1,0 +1,2 @@
+ISA_ARCH_generic := any
+ISA_FLAGS_generic :=
