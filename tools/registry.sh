@@ -31,9 +31,9 @@ if [ -f src/backend/cpu/kernel.h ]; then
     kernels=$(for f in $1; do case $f in src/backend/cpu/kernel/*/*.c) f=${f#src/backend/cpu/kernel/}
         echo "$(basename "$f" .c) ${f%%/*}" ;; esac; done | LC_ALL=C sort)
     printf '\n#include "backend/cpu/kernel.h"\n'
-    echo "$kernels" | while read -r family isa; do [ -n "$family" ] && printf 'extern const struct sy_kernels_%s sy_%s_%s;\n' "$family" "$family" "$isa"; done
+    echo "$kernels" | while read -r family isa; do [ -z "$family" ] || printf 'extern const struct sy_kernels_%s sy_%s_%s;\n' "$family" "$family" "$isa"; done
     printf 'const struct sy_kernel_entry sy_kernel_entries[] = {\n'
-    echo "$kernels" | while read -r family isa; do [ -n "$family" ] && printf '    {"%s", "%s", &sy_%s_%s},\n' "$family" "$isa" "$family" "$isa"; done
+    echo "$kernels" | while read -r family isa; do [ -z "$family" ] || printf '    {"%s", "%s", &sy_%s_%s},\n' "$family" "$isa" "$family" "$isa"; done
     printf '    {NULL, NULL, NULL},\n};\n'
 fi
 case "$2" in *src/app/*) table app/app.h sy_command sy_cmd sy_commands "$(names app "$2" | grep -v -x main)" ;; esac

@@ -12,6 +12,7 @@ struct sy_affine {
     int group;     /* elements that share a scale; divides block_len or is a multiple of it: 16 or 32   */
     int zero;      /* constant offset of the codes                                                      */
     bool has_min;
+    const int8_t *codebook; /* code - zero takes only these 16 values, ascending; NULL: any that fits in bits */
 };
 struct sy_quant {
     const char *name;        /* "q4_0": as users write it */

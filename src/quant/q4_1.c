@@ -1,0 +1,33 @@
+/* q4_1.c - ggml type 3 of the GGUF specification: 4-bit codes with a scale and a minimum for each 32.
+ *
+ *   byte 0..1   d, binary16
+ *   byte 2..3   m, binary16
+ *   byte 4..19  low nibble of byte 4+i: code i, high nibble: code 16+i        w[i] = d * code[i] + m */
+#include "quant/quant_int.h"
+
+static void unpack(const void *src, uint8_t *code, float *scale, float *min, int64_t n)
+{
+    const uint8_t *b = src;
+    for (int64_t k = 0; k < n / 32; k++, b += 20, code += 32) {
+        scale[k] = sy_f16_at(b);
+        min[k] = sy_f16_at(b + 2);
+        sy_nibbles(b + 4, code, code + 16, 16);
+    }
+}
+
+extern const struct sy_quant sy_quant_q4_1;
+
+static void dequant(const void *src, float *dst, int64_t n)
+{
+    sy_affine_dequant(&sy_quant_q4_1, src, dst, n);
+}
+
+const struct sy_quant sy_quant_q4_1 = {
+    .name = "q4_1",
+    .gguf_type = 3,
+    .block_len = 32,
+    .block_bytes = 20,
+    .dequant = dequant,
+    .affine = {.bits = 4, .group = 32, .has_min = true},
+    .unpack = unpack,
+};

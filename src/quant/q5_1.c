@@ -1,0 +1,35 @@
+/* q5_1.c - ggml type 7 of the GGUF specification: 5-bit codes with a scale and a minimum for each 32.
+ *
+ *   byte 0..1   d, binary16
+ *   byte 2..3   m, binary16
+ *   byte 4..7   the fifth bits: bit i of this little-endian word belongs to code i
+ *   byte 8..23  low nibble of byte 8+i: code i, high nibble: code 16+i        w[i] = d * code[i] + m */
+#include "quant/quant_int.h"
+
+static void unpack(const void *src, uint8_t *code, float *scale, float *min, int64_t n)
+{
+    const uint8_t *b = src;
+    for (int64_t k = 0; k < n / 32; k++, b += 24, code += 32) {
+        scale[k] = sy_f16_at(b);
+        min[k] = sy_f16_at(b + 2);
+        sy_nibbles(b + 8, code, code + 16, 16);
+        sy_fifth_bits(sy_u32_at(b + 4), code);
+    }
+}
+
+extern const struct sy_quant sy_quant_q5_1;
+
+static void dequant(const void *src, float *dst, int64_t n)
+{
+    sy_affine_dequant(&sy_quant_q5_1, src, dst, n);
+}
+
+const struct sy_quant sy_quant_q5_1 = {
+    .name = "q5_1",
+    .gguf_type = 7,
+    .block_len = 32,
+    .block_bytes = 24,
+    .dequant = dequant,
+    .affine = {.bits = 5, .group = 32, .has_min = true},
+    .unpack = unpack,
+};

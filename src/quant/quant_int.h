@@ -1,0 +1,116 @@
+/* quant_int.h - what the format files share: little-endian loads from unaligned file bytes, the half conversions
+ * as inlines (a row of f16 must cost a few cycles per element, not a call), nibble splitting, and the search for
+ * error-minimising scales. Private to quant/.
+ *
+ * Non-finite scales in a file are not errors here: they give what the formula gives in IEEE arithmetic (inf * 0 is
+ * NaN). The sign and payload of a NaN are unspecified, everything else is defined bit by bit. */
+#pragma once
+#include "quant/quant.h"
+
+#include <string.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files are little-endian and are read in place");
+
+static inline uint16_t sy_u16_at(const void *p)
+{
+    uint16_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+static inline uint32_t sy_u32_at(const void *p)
+{
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+static inline float sy_f32_of_bits(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+static inline uint32_t sy_bits_of_f32(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+/* IEEE 754-2019 binary16 -> binary32. Moving exponent and fraction up by 13 bits leaves the exponent biased by 15
+ * instead of 127: normals add the difference (112), infinities and NaN add it twice. A subnormal m * 2^-24 is made
+ * by reading its bits as (1 + m/1024) * 2^-14 and subtracting 2^-14, which is exact. */
+static inline float sy_f16_widen(uint16_t h)
+{
+    uint32_t em = (uint32_t)(h & 0x7fff) << 13;
+    uint32_t normal = em + (112u << 23) + (em >= 0x0f800000u ? 112u << 23 : 0);
+    uint32_t tiny = sy_bits_of_f32(sy_f32_of_bits(em + (113u << 23)) - 0x1p-14f);
+    return sy_f32_of_bits((uint32_t)(h & 0x8000) << 16 | (em < 0x00800000u ? tiny : normal));
+}
+
+/* binary32 -> binary16, round to nearest even. Normals: add half a unit of the last kept place (minus one when
+ * that place is even) and cut; a carry into the exponent is the right answer. Results below 2^-14: adding 0.5,
+ * whose last place is 2^-24 like that of a half subnormal, lets the adder round. From 65520 on: infinity. */
+static inline uint16_t sy_f16_narrow(float f)
+{
+    uint32_t bits = sy_bits_of_f32(f), sign = bits >> 16 & 0x8000, a = bits & 0x7fffffff;
+    uint32_t normal = ((a + 0xfff + (a >> 13 & 1)) >> 13) - (112u << 10);
+    uint32_t tiny = sy_bits_of_f32(sy_f32_of_bits(a < 0x38800000u ? a : 0) + 0.5f) - 0x3f000000u;
+    uint32_t big = a > 0x7f800000u ? 0x7e00 | (a >> 13 & 0x3ff) : 0x7c00; /* NaN: quiet, top of the payload */
+    return (uint16_t)(sign | (a < 0x38800000u ? tiny : a < 0x477ff000u ? normal : big));
+}
+
+/* bfloat16 is the upper half of binary32. */
+static inline float sy_bf16_widen(uint16_t b)
+{
+    return sy_f32_of_bits((uint32_t)b << 16);
+}
+static inline uint16_t sy_bf16_narrow(float f)
+{
+    uint32_t bits = sy_bits_of_f32(f), up = bits + 0x7fff + (bits >> 16 & 1);
+    return (uint16_t)((bits & 0x7fffffff) > 0x7f800000u ? bits >> 16 | 0x40 : up >> 16);
+}
+
+static inline float sy_f16_at(const void *p)
+{
+    return sy_f16_widen(sy_u16_at(p));
+}
+
+/* n bytes of two 4-bit codes: low nibbles to lo[n], high ones to hi[n]. */
+static inline void sy_nibbles(const uint8_t *q, uint8_t *lo, uint8_t *hi, int n)
+{
+    for (int i = 0; i < n; i++) {
+        lo[i] = q[i] & 15;
+        hi[i] = q[i] >> 4;
+    }
+}
+
+/* Bit i of `high` becomes bit 4 of code[i], i < 32. */
+static inline void sy_fifth_bits(uint32_t high, uint8_t *code)
+{
+    for (int i = 0; i < 32; i++) code[i] |= (uint8_t)((high >> i & 1) << 4);
+}
+/* 64 bytes of four 2-bit numbers: number 128c + 32j + l is in bits 2j..2j+1 of byte 32c + l. */
+static inline void sy_pairs(const uint8_t *q, uint8_t *code)
+{
+    for (int c = 0; c < 2; c++)
+        for (int j = 0; j < 4; j++)
+            for (int l = 0; l < 32; l++) code[128 * c + 32 * j + l] = q[32 * c + l] >> (2 * j) & 3;
+}
+/* The first 16 bytes of q4_k and q5_k: d, dmin (binary16), then eight 6-bit scales s and eight 6-bit shifts m in
+ * 12 bytes p. For g < 4: s[g] is the low six bits of p[g], m[g] those of p[4+g]. For g >= 4, p[4+g] has the low four
+ * bits of both (s in the low nibble), and their high two bits are the top bits of p[g-4] (s) and p[g] (m).
+ * scale[g] = d * s[g]; min[g] = -(dmin * m[g]). Both products are exact. */
+static inline void sy_kscales(const uint8_t *b, float *scale, float *min)
+{
+    const uint8_t *p = b + 4;
+    float d = sy_f16_at(b), dmin = sy_f16_at(b + 2);
+    for (int g = 0; g < 4; g++) {
+        scale[g] = d * (float)(p[g] & 63);
+        min[g] = -(dmin * (float)(p[4 + g] & 63));
+        scale[4 + g] = d * (float)((p[8 + g] & 15) | p[g] >> 6 << 4);
+        min[4 + g] = -(dmin * (float)(p[8 + g] >> 4 | p[4 + g] >> 6 << 4));
+    }
+}
+
+/* dequant of an affine format from its unpack: scale * (code - zero) [+ min], each step rounded to float32. */
+void sy_affine_dequant(const struct sy_quant *, const void *src, float *dst, int64_t n);
