@@ -41,10 +41,12 @@ static inline uint32_t sy_bits_of_f32(float f)
  * by reading its bits as (1 + m/1024) * 2^-14 and subtracting 2^-14, which is exact. */
 static inline float sy_f16_widen(uint16_t h)
 {
-    uint32_t em = (uint32_t)(h & 0x7fff) << 13;
-    uint32_t normal = em + (112u << 23) + (em >= 0x0f800000u ? 112u << 23 : 0);
-    uint32_t tiny = sy_bits_of_f32(sy_f32_of_bits(em + (113u << 23)) - 0x1p-14f);
-    return sy_f32_of_bits((uint32_t)(h & 0x8000) << 16 | (em < 0x00800000u ? tiny : normal));
+    /* Signed compares turned into masks: what compilers make vector code of, without SSE4. */
+    int32_t em = (h & 0x7fff) << 13;
+    uint32_t is_big = -(uint32_t)(em > 0x0f7fffff), is_tiny = -(uint32_t)(em < 0x00800000);
+    uint32_t normal = (uint32_t)em + (112u << 23) + (is_big & 112u << 23);
+    uint32_t tiny = sy_bits_of_f32(sy_f32_of_bits((uint32_t)em + (113u << 23)) - 0x1p-14f);
+    return sy_f32_of_bits((uint32_t)(h & 0x8000) << 16 | (is_tiny & tiny) | (~is_tiny & normal));
 }
 
 /* binary32 -> binary16, round to nearest even. Normals: add half a unit of the last kept place (minus one when

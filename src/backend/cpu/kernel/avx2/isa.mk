@@ -1,2 +1,2 @@
-ISA_ARCH_avx2 := x86_64
-ISA_FLAGS_avx2 := -mavx2 -mfma -mf16c
+ISA_ARCH_avx2 = x86_64
+ISA_FLAGS_avx2 = -mavx2 -mfma -mf16c

@@ -1,2 +1,2 @@
-ISA_ARCH_avx512bf16 := x86_64
-ISA_FLAGS_avx512bf16 := $(ISA_FLAGS_avx512) -mavx512bf16
+ISA_ARCH_avx512bf16 = x86_64
+ISA_FLAGS_avx512bf16 = $(ISA_FLAGS_avx512) -mavx512bf16

@@ -1,2 +1,2 @@
-ISA_ARCH_generic := any
-ISA_FLAGS_generic :=
+ISA_ARCH_generic = any
+ISA_FLAGS_generic =
