@@ -1,0 +1,89 @@
+/* engine.h - a loaded model that answers requests: continuous batches of token ids in, token ids out.
+ *
+ * One thread owns an engine and calls everything here but the accessors of immutable parts (tokenizer, template,
+ * info), which any thread may use. After sy_engine_new() a step allocates nothing. Text (chat templates, detokenising,
+ * stop strings) is the caller's side of the engine: see output.h and chat.h. */
+#pragma once
+#include "backend/backend.h"
+#include "engine/sample.h"
+#include "model/model.h"
+#include "text/template.h"
+#include "text/tokenizer.h"
+
+struct sy_engine;
+
+struct sy_engine_opt {            /* zero everywhere is a sensible default */
+    const char *model;            /* path of a .gguf file or a folder */
+    const char *backend;          /* "cpu" (default), or "name:device" */
+    struct sy_backend_opt backend_opt;
+    int32_t ctx_len;              /* longest sequence in tokens; 0: the model's, at most 8192 */
+    int32_t block_len;            /* positions in a KV block, a power of two; 0: 32 */
+    int32_t seq_max;              /* sequences that run at once; 0: 1 */
+    int32_t batch_tok_max;        /* tokens in a step; 0: 512 */
+    int32_t score_row_max;        /* prompt rows of logits in a step; 0: 64 */
+    int64_t kv_bytes_max;         /* hard cap of the KV cache; 0: what seq_max sequences of ctx_len need */
+};
+SY_CHECK sy_status sy_engine_new(const struct sy_env *, const struct sy_engine_opt *, struct sy_engine **out,
+                                 struct sy_err *);
+void sy_engine_free(struct sy_engine *);
+
+/* ---- immutable parts ------------------------------------------------------------------------------------------ */
+struct sy_engine_plan {           /* what was decided; filled before memory is taken */
+    struct sy_info info;
+    const char *arch;
+    int32_t ctx_len, block_len, seq_max, batch_tok_max, n_block;
+    int64_t kv_bytes;
+    double weight_bytes_step;     /* weights one decode step reads */
+    double weight_bytes_held;
+    struct sy_device device;
+};
+const struct sy_engine_plan *sy_engine_plan(const struct sy_engine *);
+const struct sy_checkpoint *sy_engine_checkpoint(const struct sy_engine *);
+const struct sy_tokenizer *sy_engine_tokenizer(const struct sy_engine *); /* NULL: the model has none */
+const struct sy_template *sy_engine_template(const struct sy_engine *);   /* NULL: none */
+bool sy_engine_is_end(const struct sy_engine *, int32_t id);              /* an end-of-generation token */
+/* Memory bandwidth in bytes/s, measured on first call (about 0.2 s), 0 when the backend cannot. Engine thread. */
+double sy_engine_bandwidth(struct sy_engine *);
+
+/* ---- requests --------------------------------------------------------------------------------------------------- */
+enum sy_finish { SY_RUNNING, SY_FINISH_STOP, SY_FINISH_LENGTH, SY_FINISH_CANCELLED, SY_FINISH_ERROR };
+const char *sy_finish_name(enum sy_finish); /* "stop", "length", ... as OpenAI's finish_reason */
+
+struct sy_event {                 /* borrowed for the callback */
+    uint64_t request;
+    int32_t id;                   /* the token generated, or -1 when this only ends the request */
+    enum sy_finish finish;        /* SY_RUNNING while more may come */
+    float logprob;                /* of id; 0 unless asked for */
+    const struct sy_logprob *top; /* [n_top], most likely first */
+    int32_t n_top;
+    const struct sy_err *error;   /* with SY_FINISH_ERROR */
+};
+struct sy_request {               /* all borrowed for the call of submit, but for on_* and ctx */
+    const int32_t *prompt;
+    int32_t n_prompt;             /* >= 1 */
+    int32_t n_max;                /* tokens to generate; 0 only with on_logits */
+    int32_t n_min;                /* end tokens are barred before that many */
+    bool ignore_eos;
+    const int32_t *stop_id;       /* further ids that end the request */
+    int32_t n_stop_id;
+    struct sy_sampling sampling;
+    void (*on_event)(void *ctx, const struct sy_event *);
+    /* logits after prompt position pos, for pos >= logits_from, ascending; NULL: not wanted */
+    void (*on_logits)(void *ctx, int32_t pos, const float *logits, int32_t n_vocab);
+    int32_t logits_from;
+    void *ctx;
+};
+/* Queues it. Refuses (SY_EARG) ids out of range, a prompt that can never fit, parameters out of range; SY_FULL when
+ * the queue is full. Events come from sy_engine_step() only. */
+SY_CHECK sy_status sy_engine_submit(struct sy_engine *, const struct sy_request *, uint64_t *id, struct sy_err *);
+void sy_engine_cancel(struct sy_engine *, uint64_t id); /* an unknown id is fine; its last event says CANCELLED */
+/* Runs one step; false when there was nothing to do. An error here is the backend's and final. */
+SY_CHECK sy_status sy_engine_step(struct sy_engine *, bool *worked, struct sy_err *);
+
+struct sy_engine_stats {          /* since the engine started */
+    uint64_t n_step, n_prompt_tok, n_gen_tok, n_step_allocs;
+    uint64_t prefill_ns, decode_ns; /* time of steps that held prompt tokens, and of those that did not */
+    uint64_t prefill_tok, decode_tok;
+    double kv_bytes_read_decode;
+};
+struct sy_engine_stats sy_engine_stats(const struct sy_engine *);
