@@ -1,0 +1,67 @@
+/* What each op costs: the rules the simulator, the roofline of a benchmark and inspect share. */
+#include "graph/graph.h"
+
+static double min2(double a, double b) { return a < b ? a : b; }
+
+static double weight_bytes(const struct sy_load *l, const struct sy_node *w)
+{
+    double each = l->weight_bytes ? l->weight_bytes(l->weight_ctx, w) : 2;
+    return each * (double)w->dim[0] * (double)w->dim[1];
+}
+
+struct sy_cost sy_node_cost(const struct sy_graph *g, uint32_t id, const struct sy_load *l)
+{
+    uint32_t n_node;
+    const struct sy_node *node = sy_graph_nodes(g, &n_node), *n = &node[id];
+    const struct sy_node *in0 = &node[n->in[0].id], *in1 = &node[n->in[1].id];
+    /* Live rows: a value has a row per token before ROWS and a row per output after. */
+    bool after = n->op == SY_OP_ROWS || n->op == SY_OP_SAMPLE || (n->layer < 0 && n->op != SY_OP_EMBED);
+    double rows = after ? l->out : l->tok, elems = rows * (double)n->dim[1], f32 = 4;
+    switch (n->op) {
+    case SY_OP_INPUT:
+    case SY_OP_WEIGHT:
+    case SY_OP_STATE:
+    case SY_OP_PART: return (struct sy_cost){0};
+    case SY_OP_EMBED:
+        return (struct sy_cost){.b_weight = weight_bytes(l, in0) / (double)in0->dim[0] * rows, .b_act = f32 * elems};
+    case SY_OP_LINEAR:
+        return (struct sy_cost){.flops = 2 * elems * (double)in1->dim[1],
+                                .b_weight = weight_bytes(l, in1),
+                                .b_act = f32 * (elems + rows * (double)in1->dim[1])};
+    case SY_OP_ATTEND: {
+        const struct sy_attn_dim *d = &n->attr.attn;
+        double window = d->window > 0 ? d->window : 1e18;
+        double keys = min2(l->keys, l->tok * window), per = d->d_key + d->d_val;
+        return (struct sy_cost){.flops = 2 * keys * d->n_head * per,
+                                .b_state = (l->ctx + l->tok) * d->n_kv * per * l->kv_elem_bytes,
+                                .b_act = f32 * (elems + rows * (double)in0->dim[1])};
+    }
+    case SY_OP_NORM:
+    case SY_OP_ROPE: return (struct sy_cost){.flops = 4 * elems, .b_act = 2 * f32 * elems};
+    case SY_OP_ACT:
+    case SY_OP_SOFTCAP: return (struct sy_cost){.flops = 10 * elems, .b_act = 2 * f32 * elems};
+    case SY_OP_GLU: return (struct sy_cost){.flops = 11 * elems, .b_act = 3 * f32 * elems};
+    case SY_OP_ADD:
+    case SY_OP_MUL: return (struct sy_cost){.flops = elems, .b_act = 3 * f32 * elems};
+    case SY_OP_SCALE: return (struct sy_cost){.flops = elems, .b_act = 2 * f32 * elems};
+    case SY_OP_ROWS: return (struct sy_cost){.b_act = 2 * f32 * elems};
+    case SY_OP_SAMPLE: return (struct sy_cost){.flops = rows * (double)in0->dim[1], .b_act = f32 * rows * (double)in0->dim[1]};
+    case SY_OP_COUNT: break;
+    }
+    return (struct sy_cost){0};
+}
+
+struct sy_cost sy_graph_cost(const struct sy_graph *g, const struct sy_load *l)
+{
+    uint32_t n;
+    sy_graph_nodes(g, &n);
+    struct sy_cost sum = {0};
+    for (uint32_t i = 1; i < n; i++) {
+        struct sy_cost c = sy_node_cost(g, i, l);
+        sum.flops += c.flops;
+        sum.b_weight += c.b_weight;
+        sum.b_state += c.b_state;
+        sum.b_act += c.b_act;
+    }
+    return sum;
+}

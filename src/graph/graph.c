@@ -1,0 +1,367 @@
+#include "graph/graph.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+struct sy_graph {
+    struct sy_arena arena;
+    struct sy_node *node;
+    uint32_t n, cap;
+    struct sy_shape shape;
+    sy_val result;
+    int32_t layer; /* of the weight named last: the layer ops are said to belong to */
+    struct sy_err err;
+};
+
+const char *sy_op_name(enum sy_op op)
+{
+    static const char *const names[] = {
+#define X(name, doc) #name,
+        SY_OPS(X)
+#undef X
+    };
+    return (unsigned)op < SY_COUNT(names) ? names[op] : "?";
+}
+
+sy_status sy_graph_new(const struct sy_env *env, struct sy_shape shape, struct sy_graph **out, struct sy_err *err)
+{
+    struct sy_graph *g = sy_new(env, sizeof *g);
+    if (!g) return sy_fail(err, SY_ENOMEM, "no memory for a graph");
+    sy_arena_init(&g->arena, env, 0);
+    g->shape = shape;
+    g->layer = -1;
+    g->cap = 64;
+    g->node = sy_arena_array(&g->arena, g->cap, sizeof *g->node);
+    if (!g->node) {
+        sy_graph_free(g);
+        return sy_fail(err, SY_ENOMEM, "no memory for a graph");
+    }
+    g->n = 1; /* node 0 is SY_NONE */
+    *out = g;
+    return SY_OK;
+}
+
+void sy_graph_free(struct sy_graph *g)
+{
+    if (!g) return;
+    const struct sy_env *env = g->arena.env;
+    sy_arena_release(&g->arena);
+    sy_delete(env, g);
+}
+
+void sy_graph_refuse(struct sy_graph *g, sy_status code, const char *fmt, ...)
+{
+    if (g->err.code) return;
+    char msg[400];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(msg, sizeof msg, fmt, ap);
+    va_end(ap);
+    (void)sy_fail(&g->err, code, "building the graph: %s", msg);
+}
+
+static struct sy_node *push(struct sy_graph *g, enum sy_op op, int64_t rows, int64_t cols)
+{
+    if (g->err.code) return NULL;
+    if (g->n == g->cap) {
+        struct sy_node *more = sy_arena_array(&g->arena, 2 * (size_t)g->cap, sizeof *more);
+        if (!more) {
+            sy_graph_refuse(g, SY_ENOMEM, "no memory for %u nodes", 2 * g->cap);
+            return NULL;
+        }
+        memcpy(more, g->node, g->n * sizeof *more);
+        g->node = more;
+        g->cap *= 2;
+    }
+    struct sy_node *n = &g->node[g->n++];
+    *n = (struct sy_node){.op = op, .dtype = SY_F32, .layer = g->layer, .dim = {rows, cols}};
+    return n;
+}
+
+static sy_val last(const struct sy_graph *g, const struct sy_node *n)
+{
+    return n ? (sy_val){g->n - 1} : SY_NONE;
+}
+
+/* The operand, or NULL (and an error) when it is missing. */
+static const struct sy_node *use(struct sy_graph *g, sy_val v, const char *op)
+{
+    if (g->err.code) return NULL;
+    if (v.id == 0 || v.id >= g->n) {
+        sy_graph_refuse(g, SY_ESHAPE, "%s: an operand is missing", op);
+        return NULL;
+    }
+    return &g->node[v.id];
+}
+
+/* ---- sources -------------------------------------------------------------------------------------------- */
+
+sy_val sy_input(struct sy_graph *g, enum sy_field f)
+{
+    for (uint32_t i = 1; i < g->n; i++)
+        if (g->node[i].op == SY_OP_INPUT && g->node[i].attr.field == f) return (sy_val){i};
+    struct sy_node *n = push(g, SY_OP_INPUT, sy_field_len(f, g->shape), 1);
+    if (n) {
+        n->dtype = SY_I32;
+        n->attr.field = f;
+    }
+    return last(g, n);
+}
+
+static sy_val weight(struct sy_graph *g, const char *fmt, int layer, int64_t rows, int64_t cols, union sy_attr attr)
+{
+    if (g->err.code) return SY_NONE;
+    char name[256];
+    const char *d = strstr(fmt, "%d");
+    if (d) snprintf(name, sizeof name, "%.*s%d%s", (int)(d - fmt), fmt, layer, d + 2);
+    else snprintf(name, sizeof name, "%s", fmt);
+    for (uint32_t i = 1; i < g->n; i++)
+        if (g->node[i].op == SY_OP_WEIGHT && !strcmp(g->node[i].name, name)) return (sy_val){i};
+    g->layer = d ? layer : -1;
+    char *copy = sy_arena_text(&g->arena, name, strlen(name));
+    struct sy_node *n = push(g, SY_OP_WEIGHT, rows, cols);
+    if (!copy) sy_graph_refuse(g, SY_ENOMEM, "no memory for a name");
+    if (!n || !copy) return SY_NONE;
+    n->name = copy;
+    n->attr = attr;
+    return last(g, n);
+}
+
+sy_val sy_weight(struct sy_graph *g, enum sy_split split, const char *name, int layer, int64_t rows, int64_t cols)
+{
+    return weight(g, name, layer, rows, cols, (union sy_attr){.weight = {split, false}});
+}
+
+sy_val sy_norm_weight(struct sy_graph *g, const char *name, int layer, int64_t d, bool plus_one)
+{
+    return weight(g, name, layer, 1, d, (union sy_attr){.weight = {SY_WHOLE, plus_one}});
+}
+
+bool sy_weight_part(const char *name, int i, char *buf, size_t n_buf)
+{
+    const char *open = strchr(name, '{'), *close = open ? strchr(open, '}') : NULL;
+    if (!close) {
+        snprintf(buf, n_buf, "%s", name);
+        return i == 0;
+    }
+    const char *part = open + 1;
+    for (; i > 0; i--) {
+        while (part < close && *part != ',') part++;
+        if (part == close) return false;
+        part++;
+    }
+    const char *end = part;
+    while (end < close && *end != ',') end++;
+    snprintf(buf, n_buf, "%.*s%.*s%s", (int)(open - name), name, (int)(end - part), part, close + 1);
+    return true;
+}
+
+sy_val sy_state(struct sy_graph *g, struct sy_state_spec spec)
+{
+    struct sy_node *n = push(g, SY_OP_STATE, 1, spec.elems);
+    if (n) {
+        n->layer = spec.layer;
+        n->attr.state = spec;
+    }
+    return last(g, n);
+}
+
+/* ---- ops ------------------------------------------------------------------------------------------------- */
+
+static sy_val unary(struct sy_graph *g, enum sy_op op, sy_val x, union sy_attr attr)
+{
+    const struct sy_node *a = use(g, x, sy_op_name(op));
+    if (!a) return SY_NONE;
+    struct sy_node *n = push(g, op, a->dim[0], a->dim[1]);
+    if (n) {
+        n->in[0] = x;
+        n->attr = attr;
+    }
+    return last(g, n);
+}
+
+/* Elementwise over equal shapes; b may be one row for all. */
+static sy_val binary(struct sy_graph *g, enum sy_op op, sy_val a, sy_val b, union sy_attr attr)
+{
+    const struct sy_node *x = use(g, a, sy_op_name(op)), *y = use(g, b, sy_op_name(op));
+    if (!x || !y) return SY_NONE;
+    if (x->dim[1] != y->dim[1] || (x->dim[0] != y->dim[0] && y->dim[0] != 1)) {
+        sy_graph_refuse(g, SY_ESHAPE, "%s: [%lld, %lld] with [%lld, %lld]", sy_op_name(op), (long long)x->dim[0],
+                        (long long)x->dim[1], (long long)y->dim[0], (long long)y->dim[1]);
+        return SY_NONE;
+    }
+    struct sy_node *n = push(g, op, x->dim[0], x->dim[1]);
+    if (n) {
+        n->in[0] = a;
+        n->in[1] = b;
+        n->attr = attr;
+    }
+    return last(g, n);
+}
+
+sy_val sy_embed(struct sy_graph *g, sy_val table, sy_val ids)
+{
+    const struct sy_node *t = use(g, table, "EMBED"), *i = use(g, ids, "EMBED");
+    if (!t || !i) return SY_NONE;
+    struct sy_node *n = push(g, SY_OP_EMBED, i->dim[0], t->dim[1]);
+    if (n) {
+        n->in[0] = table;
+        n->in[1] = ids;
+    }
+    return last(g, n);
+}
+
+sy_val sy_linear(struct sy_graph *g, sy_val x, sy_val w, sy_val bias)
+{
+    const struct sy_node *a = use(g, x, "LINEAR"), *b = use(g, w, "LINEAR");
+    const struct sy_node *c = bias.id ? use(g, bias, "LINEAR") : NULL;
+    if (!a || !b) return SY_NONE;
+    if (a->dim[1] != b->dim[1] || (c && c->dim[1] != b->dim[0])) {
+        sy_graph_refuse(g, SY_ESHAPE, "LINEAR '%s' [%lld, %lld] on %lld columns", b->name, (long long)b->dim[0],
+                        (long long)b->dim[1], (long long)a->dim[1]);
+        return SY_NONE;
+    }
+    int64_t rows = a->dim[0], cols = b->dim[0];
+    struct sy_node *n = push(g, SY_OP_LINEAR, rows, cols);
+    if (n) {
+        n->in[0] = x;
+        n->in[1] = w;
+        n->in[2] = bias;
+    }
+    return last(g, n);
+}
+
+sy_val sy_norm(struct sy_graph *g, sy_val x, sy_val w, float eps)
+{
+    const struct sy_node *a = use(g, x, "NORM"), *b = use(g, w, "NORM");
+    if (!a || !b) return SY_NONE;
+    if (b->dim[1] <= 0 || a->dim[1] % b->dim[1] != 0) {
+        sy_graph_refuse(g, SY_ESHAPE, "NORM '%s' of %lld on %lld columns", b->name, (long long)b->dim[1],
+                        (long long)a->dim[1]);
+        return SY_NONE;
+    }
+    sy_val v = unary(g, SY_OP_NORM, x, (union sy_attr){.eps = eps});
+    if (v.id) g->node[v.id].in[1] = w;
+    return v;
+}
+
+sy_val sy_rope(struct sy_graph *g, sy_val x, struct sy_rope_dim d)
+{
+    const struct sy_node *a = use(g, x, "ROPE");
+    if (!a) return SY_NONE;
+    if (d.d_head <= 0 || a->dim[1] % d.d_head || d.d_rot > d.d_head || d.d_rot % 2) {
+        sy_graph_refuse(g, SY_ESHAPE, "ROPE of %d of %d dims on %lld columns", d.d_rot, d.d_head, (long long)a->dim[1]);
+        return SY_NONE;
+    }
+    return unary(g, SY_OP_ROPE, x, (union sy_attr){.rope = d});
+}
+
+sy_val sy_act(struct sy_graph *g, sy_val x, enum sy_fn fn)
+{
+    return unary(g, SY_OP_ACT, x, (union sy_attr){.fn = fn});
+}
+sy_val sy_glu(struct sy_graph *g, sy_val gate, sy_val up, enum sy_fn fn)
+{
+    return binary(g, SY_OP_GLU, gate, up, (union sy_attr){.fn = fn});
+}
+sy_val sy_add(struct sy_graph *g, sy_val a, sy_val b) { return binary(g, SY_OP_ADD, a, b, (union sy_attr){0}); }
+sy_val sy_mul(struct sy_graph *g, sy_val a, sy_val b) { return binary(g, SY_OP_MUL, a, b, (union sy_attr){0}); }
+sy_val sy_scale(struct sy_graph *g, sy_val x, float c) { return unary(g, SY_OP_SCALE, x, (union sy_attr){.c = c}); }
+sy_val sy_softcap(struct sy_graph *g, sy_val x, float c)
+{
+    return unary(g, SY_OP_SOFTCAP, x, (union sy_attr){.c = c});
+}
+
+sy_val sy_part(struct sy_graph *g, sy_val x, int32_t lo, int32_t hi)
+{
+    const struct sy_node *a = use(g, x, "PART");
+    if (!a) return SY_NONE;
+    if (lo < 0 || hi <= lo || hi > a->dim[1]) {
+        sy_graph_refuse(g, SY_ESHAPE, "PART [%d, %d) of %lld columns", lo, hi, (long long)a->dim[1]);
+        return SY_NONE;
+    }
+    int64_t rows = a->dim[0];
+    struct sy_node *n = push(g, SY_OP_PART, rows, hi - lo);
+    if (n) {
+        n->in[0] = x;
+        n->attr.part.lo = lo;
+        n->attr.part.hi = hi;
+    }
+    return last(g, n);
+}
+
+sy_val sy_rows(struct sy_graph *g, sy_val x)
+{
+    sy_val out = sy_input(g, SY_OUT);
+    const struct sy_node *a = use(g, x, "ROWS");
+    if (!a) return SY_NONE;
+    struct sy_node *n = push(g, SY_OP_ROWS, g->shape.out, g->node[x.id].dim[1]);
+    if (n) {
+        n->in[0] = x;
+        n->in[1] = out;
+        n->layer = -1;
+    }
+    return last(g, n);
+}
+
+sy_val sy_attend(struct sy_graph *g, sy_val q, sy_val k, sy_val v, sy_val kv, struct sy_attn_dim d)
+{
+    const struct sy_node *a = use(g, q, "ATTEND"), *b = use(g, k, "ATTEND"), *c = use(g, v, "ATTEND");
+    const struct sy_node *s = use(g, kv, "ATTEND");
+    if (!a || !b || !c || !s) return SY_NONE;
+    bool ok = d.n_kv > 0 && d.n_head % d.n_kv == 0 && a->dim[1] == (int64_t)d.n_head * d.d_key &&
+              b->dim[1] == (int64_t)d.n_kv * d.d_key && c->dim[1] == (int64_t)d.n_kv * d.d_val &&
+              s->op == SY_OP_STATE && s->attr.state.elems == (int64_t)d.n_kv * (d.d_key + d.d_val);
+    if (!ok) {
+        sy_graph_refuse(g, SY_ESHAPE, "ATTEND of %d/%d heads of %d/%d on %lld, %lld, %lld columns", d.n_head, d.n_kv,
+                        d.d_key, d.d_val, (long long)a->dim[1], (long long)b->dim[1], (long long)c->dim[1]);
+        return SY_NONE;
+    }
+    int64_t rows = a->dim[0];
+    struct sy_node *n = push(g, SY_OP_ATTEND, rows, (int64_t)d.n_head * d.d_val);
+    if (n) {
+        n->in[0] = q;
+        n->in[1] = k;
+        n->in[2] = v;
+        n->in[3] = kv;
+        n->attr.attn = d;
+    }
+    return last(g, n);
+}
+
+sy_val sy_sample(struct sy_graph *g, sy_val logits)
+{
+    const struct sy_node *a = use(g, logits, "SAMPLE");
+    if (!a) return SY_NONE;
+    int64_t rows = a->dim[0];
+    struct sy_node *n = push(g, SY_OP_SAMPLE, rows, 1);
+    if (n) {
+        n->in[0] = logits;
+        n->dtype = SY_I32;
+        n->layer = -1;
+    }
+    return last(g, n);
+}
+
+/* ---- the finished graph ------------------------------------------------------------------------------------ */
+
+sy_status sy_graph_finish(struct sy_graph *g, sy_val result, struct sy_err *err)
+{
+    if (!g->err.code && (result.id == 0 || g->node[result.id].op != SY_OP_SAMPLE))
+        sy_graph_refuse(g, SY_ESHAPE, "a model must return sampled tokens");
+    if (g->err.code) {
+        if (err) *err = g->err;
+        return g->err.code;
+    }
+    g->result = result;
+    return SY_OK;
+}
+
+const struct sy_node *sy_graph_nodes(const struct sy_graph *g, uint32_t *n)
+{
+    *n = g->n;
+    return g->node;
+}
+sy_val sy_graph_result(const struct sy_graph *g) { return g->result; }
+struct sy_shape sy_graph_shape(const struct sy_graph *g) { return g->shape; }

@@ -1,0 +1,58 @@
+#include "graph/graph.h"
+
+static const char *fn_name(enum sy_fn f)
+{
+    static const char *const names[] = {"silu", "gelu", "gelu_tanh", "sigmoid"};
+    return (unsigned)f < SY_COUNT(names) ? names[f] : "?";
+}
+
+static void print_attr(const struct sy_node *n, struct sy_buf *b)
+{
+    const struct sy_attn_dim *a = &n->attr.attn;
+    switch (n->op) {
+    case SY_OP_INPUT: sy_buf_printf(b, " %s", sy_field_name(n->attr.field)); break;
+    case SY_OP_WEIGHT: sy_buf_printf(b, " '%s'%s", n->name, n->attr.weight.plus_one ? " (1+w)" : ""); break;
+    case SY_OP_STATE:
+        sy_buf_printf(b, " %s %lld elements", n->attr.state.kind == SY_BLOCKS ? "blocks" : "slots",
+                      (long long)n->attr.state.elems);
+        if (n->attr.state.window) sy_buf_printf(b, " window %d", n->attr.state.window);
+        break;
+    case SY_OP_NORM: sy_buf_printf(b, " eps %g", (double)n->attr.eps); break;
+    case SY_OP_ROPE:
+        sy_buf_printf(b, " %d of %d dims%s", n->attr.rope.d_rot, n->attr.rope.d_head,
+                      n->attr.rope.interleaved ? " interleaved" : "");
+        break;
+    case SY_OP_ACT:
+    case SY_OP_GLU: sy_buf_printf(b, " %s", fn_name(n->attr.fn)); break;
+    case SY_OP_SCALE:
+    case SY_OP_SOFTCAP: sy_buf_printf(b, " %g", (double)n->attr.c); break;
+    case SY_OP_PART: sy_buf_printf(b, " [%d, %d)", n->attr.part.lo, n->attr.part.hi); break;
+    case SY_OP_ATTEND:
+        sy_buf_printf(b, " %d/%d heads of %d/%d scale %g", a->n_head, a->n_kv, a->d_key, a->d_val, (double)a->scale);
+        if (a->window) sy_buf_printf(b, " window %d", a->window);
+        if (a->softcap > 0) sy_buf_printf(b, " softcap %g", (double)a->softcap);
+        break;
+    case SY_OP_EMBED:
+    case SY_OP_LINEAR:
+    case SY_OP_ADD:
+    case SY_OP_MUL:
+    case SY_OP_ROWS:
+    case SY_OP_SAMPLE:
+    case SY_OP_COUNT: break;
+    }
+}
+
+void sy_graph_print(const struct sy_graph *g, struct sy_buf *b)
+{
+    uint32_t n_node;
+    const struct sy_node *node = sy_graph_nodes(g, &n_node);
+    for (uint32_t i = 1; i < n_node; i++) {
+        const struct sy_node *n = &node[i];
+        sy_buf_printf(b, "%%%-4u = %-7s", i, sy_op_name(n->op));
+        for (size_t k = 0; k < SY_COUNT(n->in); k++)
+            if (n->in[k].id) sy_buf_printf(b, " %%%u", n->in[k].id);
+        print_attr(n, b);
+        sy_buf_printf(b, " : [%lld, %lld] %s\n", (long long)n->dim[0], (long long)n->dim[1],
+                      n->dtype == SY_I32 ? "i32" : "f32");
+    }
+}
