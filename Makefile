@@ -6,14 +6,15 @@
 
 MODE ?= release
 O    ?= build/$(MODE)
-CC   ?= gcc
-AR   ?= ar
+ifeq ($(origin CC),default)
+CC   := gcc
+endif
 DIRS ?= base graph quant checkpoint text model comm backend engine serve bench
 
 VERSION  := 0.1.0
-PKGS     := jansson libpcre2-8 libutf8proc libcurl libedit
+PKGS     := jansson libpcre2-8 libutf8proc libcurl libedit libcrypto
 PKGFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
-PKGLIBS  := $(shell pkg-config --libs $(PKGS) 2>/dev/null || echo -ljansson -lpcre2-8 -lutf8proc -lcurl -ledit)
+PKGLIBS  := $(shell pkg-config --libs $(PKGS) 2>/dev/null || echo -ljansson -lpcre2-8 -lutf8proc -lcurl -ledit -lcrypto)
 
 OPT_release := -O3 -g
 OPT_debug   := -O0 -g3
@@ -36,8 +37,8 @@ ISA_SRC_SKIP := $(foreach k,$(notdir $(patsubst %/,%,$(wildcard $(KDIR)/*/))),$(
 find_c   = $(sort $(foreach d,$(1),$(shell find $(d) -name '*.c' 2>/dev/null)))
 LIB_SRC := $(filter-out $(ISA_SRC_SKIP),$(call find_c,$(addprefix src/,$(DIRS))))
 LIB_OBJ := $(patsubst %.c,$(O)/%.o,$(LIB_SRC))
-APP_SRC := $(wildcard src/app/*.c)
-APP_OBJ := $(patsubst %.c,$(O)/%.o,$(APP_SRC))
+APP_SRC := $(call find_c,src/app)
+APP_OBJ := $(patsubst %.c,$(O)/%.o,$(APP_SRC)) $(O)/commands.o
 UNIT_SRC := $(wildcard test/unit/*.c)
 UNIT_BIN := $(patsubst test/unit/%.c,$(O)/test/unit/%,$(UNIT_SRC))
 FUZZ_SRC := $(wildcard test/fuzz/*.c)
@@ -54,30 +55,49 @@ debug:
 # The registry is regenerated on every run and written only when it changed.
 $(O)/registry.c: FORCE
 	@mkdir -p $(@D)
-	@sh tools/registry.sh "$(LIB_SRC)" "$(APP_SRC)" > $@.new && { cmp -s $@ $@.new || cp $@.new $@; rm -f $@.new; }
+	@sh tools/registry.sh lib "$(LIB_SRC)" > $@.new && { cmp -s $@ $@.new || cp $@.new $@; rm -f $@.new; }
+$(O)/commands.c: FORCE
+	@mkdir -p $(@D)
+	@sh tools/registry.sh app "$(APP_SRC)" > $@.new && { cmp -s $@ $@.new || cp $@.new $@; rm -f $@.new; }
 FORCE:
+
+# V=1 shows the commands.
+ifeq ($(V),)
+Q   := @
+say  = @echo "  $(1) $@"
+endif
 
 define isa_rule
 $(O)/$(KDIR)/$(1)/%.o: $(KDIR)/$(1)/%.c
 	@mkdir -p $$(@D)
-	$$(CC) $$(CFLAGS_ALL) $(ISA_FLAGS_$(1)) -MMD -MP -c $$< -o $$@
+	$$(call say,CC )
+	$$(Q)$$(CC) $$(CFLAGS_ALL) $(ISA_FLAGS_$(1)) -MMD -MP -c $$< -o $$@
 endef
 $(foreach k,$(ISAS),$(eval $(call isa_rule,$(k))))
 
 $(O)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -MMD -MP -c $< -o $@
-$(O)/registry.o: $(O)/registry.c
-	$(CC) $(CFLAGS_ALL) -MMD -MP -c $< -o $@
+	$(call say,CC )
+	$(Q)$(CC) $(CFLAGS_ALL) -MMD -MP -c $< -o $@
+$(O)/registry.o $(O)/commands.o: $(O)/%.o: $(O)/%.c
+	$(call say,CC )
+	$(Q)$(CC) $(CFLAGS_ALL) -MMD -MP -c $< -o $@
 $(LIB): $(LIB_OBJ) $(O)/registry.o
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$(call say,AR )
+	$(Q)$(AR) rcs $@ $^
 $(O)/systole: $(APP_OBJ) $(LIB)
-	$(CC) $(CFLAGS_ALL) $(APP_OBJ) $(LIB) $(LDLIBS) $(LDFLAGS) -o $@
+	$(call say,LD )
+	$(Q)$(CC) $(CFLAGS_ALL) $(APP_OBJ) $(LIB) $(LDLIBS) $(LDFLAGS) -o $@
 $(O)/test/unit/%: $(O)/test/unit/%.o $(LIB)
-	$(CC) $(CFLAGS_ALL) $< $(LIB) -lcmocka $(LDLIBS) $(LDFLAGS) -o $@
+	$(call say,LD )
+	$(Q)$(CC) $(CFLAGS_ALL) $< $(LIB) -lcmocka $(LDLIBS) $(LDFLAGS) -o $@
+$(O)/test/unit/app_%: $(O)/test/unit/app_%.o $(filter-out %/app/main.o,$(APP_OBJ)) $(LIB)
+	$(call say,LD )
+	$(Q)$(CC) $(CFLAGS_ALL) $^ -lcmocka $(LDLIBS) $(LDFLAGS) -o $@
 build/fuzz/test/fuzz/%: build/fuzz/test/fuzz/%.o build/fuzz/libsystole.a
-	clang $(CFLAGS_ALL) -fsanitize=fuzzer $^ $(LDLIBS) -o $@
+	$(call say,LD )
+	$(Q)clang $(CFLAGS_ALL) -fsanitize=fuzzer $^ $(LDLIBS) -o $@
 
 .PRECIOUS: $(O)/%.o
 -include $(shell find $(O) -name '*.d' 2>/dev/null)

@@ -1,0 +1,68 @@
+/* flagset.c - the flags that several commands share. */
+#include "app/cli/cli.h"
+
+static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL};
+static const char *const computes[] = {"auto", "f32", "bf16", "int8", NULL};
+static const char *const kv_dtypes[] = {"f32", "bf16", "f16", NULL};
+
+const struct sy_flag sy_flags_common[] = {
+    {.name = "config", .kind = SY_FLAG_TEXT, .arg = "FILE", .help = "read flags from lines 'max-seqs = 4' of FILE"},
+    {.name = "log-level", .kind = SY_FLAG_CHOICE, .choices = log_levels, .otherwise = "warn",
+     .help = "what is logged to stderr"},
+    {.name = "quiet", .letter = 'q', .kind = SY_FLAG_SWITCH, .help = "no progress, statistics or warnings"},
+    {.name = "progress", .kind = SY_FLAG_SWITCH,
+     .help = "progress and statistics on stderr even when it is not a terminal"},
+    {.name = "help", .letter = 'h', .kind = SY_FLAG_SWITCH, .help = "print this help"},
+    {.name = "version", .kind = SY_FLAG_SWITCH, .help = "print the version"},
+    {0},
+};
+
+const struct sy_flag sy_flags_model[] = {
+    {.name = "model", .letter = 'm', .required = true, .kind = SY_FLAG_TEXT, .arg = "MODEL",
+     .help = "a GGUF file (first shard of several), a Hugging Face folder, or hf:org/name[:file]"},
+    {0},
+};
+
+const struct sy_flag sy_flags_engine[] = {
+    {.name = "backend", .kind = SY_FLAG_TEXT, .arg = "NAME", .otherwise = "cpu", .help = "where the model runs"},
+    {.name = "threads", .letter = 't', .kind = SY_FLAG_INT, .arg = "N", .lo = 1, .hi = 1024,
+     .otherwise = "all CPUs this process may use", .help = "threads of the backend"},
+    {.name = "ctx-size", .letter = 'c', .kind = SY_FLAG_INT, .arg = "N", .lo = 1, .hi = 16777216,
+     .otherwise = "the model's, at most 8192", .help = "longest sequence in tokens, prompt and answer together"},
+    {.name = "block-size", .kind = SY_FLAG_INT, .arg = "N", .lo = 1, .hi = 1024, .number = 32,
+     .help = "positions in a block of the KV cache, a power of two"},
+    {.name = "max-seqs", .kind = SY_FLAG_INT, .arg = "N", .lo = 1, .hi = 4096, .number = 1,
+     .help = "sequences that run at once"},
+    {.name = "max-batched-tokens", .kind = SY_FLAG_INT, .arg = "N", .lo = 1, .hi = 1048576, .number = 512,
+     .help = "tokens in one step: a longer prompt is processed in chunks"},
+    {.name = "kv-dtype", .kind = SY_FLAG_CHOICE, .choices = kv_dtypes, .otherwise = "f32",
+     .help = "type of the KV cache"},
+    {.name = "compute", .kind = SY_FLAG_CHOICE, .choices = computes, .otherwise = "auto",
+     .help = "arithmetic of the matrix products; auto: the fastest whose loss is documented"},
+    {.name = "kv-memory", .kind = SY_FLAG_SIZE, .arg = "SIZE", .lo = 1 << 20, .hi = 1099511627776.0 * 64,
+     .otherwise = "what max-seqs sequences of ctx-size need", .help = "hard cap of the KV cache"},
+    {0},
+};
+
+const struct sy_flag sy_flags_sampling[] = {
+    {.name = "max-tokens", .letter = 'n', .kind = SY_FLAG_INT, .arg = "N", .lo = 1, .hi = 16777216, .number = 1024,
+     .help = "most tokens to generate"},
+    {.name = "temperature", .kind = SY_FLAG_NUM, .arg = "T", .lo = 0, .hi = 2,
+     .otherwise = "the model's generation_config.json, else 0", .help = "0 takes the likeliest token always"},
+    {.name = "top-k", .kind = SY_FLAG_INT, .arg = "N", .lo = 0, .hi = 1000000, .otherwise = "as temperature, else off",
+     .help = "draw among the N likeliest tokens; 0: all"},
+    {.name = "top-p", .kind = SY_FLAG_NUM, .arg = "P", .lo = 0.000001, .hi = 1, .otherwise = "as temperature, else 1",
+     .help = "draw among the likeliest tokens that make up probability P"},
+    {.name = "min-p", .kind = SY_FLAG_NUM, .arg = "P", .lo = 0, .hi = 1, .otherwise = "as temperature, else 0",
+     .help = "drop tokens less likely than P times the likeliest"},
+    {.name = "seed", .kind = SY_FLAG_INT, .arg = "N", .lo = 0, .hi = 9007199254740992.0, .otherwise = "a random one",
+     .help = "the same seed and prompt give the same answer"},
+    {.name = "repeat-penalty", .kind = SY_FLAG_NUM, .arg = "X", .lo = 0.01, .hi = 10, .number = 1,
+     .help = "above 1: makes tokens of prompt and answer less likely"},
+    {.name = "presence-penalty", .kind = SY_FLAG_NUM, .arg = "X", .lo = -2, .hi = 2,
+     .help = "subtracted from the logits of tokens that the answer has"},
+    {.name = "frequency-penalty", .kind = SY_FLAG_NUM, .arg = "X", .lo = -2, .hi = 2,
+     .help = "the same, for every time the answer has the token"},
+    {.name = "stop", .kind = SY_FLAG_TEXTS, .arg = "TEXT", .help = "end the answer before TEXT; may be repeated"},
+    {0},
+};
