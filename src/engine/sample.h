@@ -50,4 +50,4 @@ struct sy_sample_out {
     int32_t n_top;
 };
 size_t sy_sample_scratch_bytes(int32_t n_vocab);
-void sy_sample(const struct sy_sample_in *, void *scratch, struct sy_sample_out *);
+void sy_sample_draw(const struct sy_sample_in *, void *scratch, struct sy_sample_out *);

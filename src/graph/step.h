@@ -40,7 +40,8 @@ void sy_batch_release(const struct sy_env *, struct sy_batch *);
 
 struct sy_result {                   /* borrowed until the next forward() */
     const int32_t *token;            /* [n] argmax of each row of logits (lowest id wins a tie) */
-    const float *logits;             /* [n, n_vocab] */
+    const float *logits;             /* [n, n_vocab], rows ld apart */
+    int64_t ld;
     int32_t n, n_vocab;
     uint64_t ns;                     /* time the step took */
 };

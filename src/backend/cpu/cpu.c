@@ -1,0 +1,380 @@
+/* cpu.c - the CPU backend: opening, loading weights into compute layouts, the KV cache. See plan.c and run.c. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cpu/cpu_int.h"
+
+static void close_backend(struct sy_backend *b)
+{
+    if (!b) return;
+    sy_pool_free(b->pool);
+    sy_delete(b->env, b);
+}
+
+static sy_status open_backend(const struct sy_env *env, const struct sy_backend_opt *opt, struct sy_backend **out,
+                              struct sy_err *err)
+{
+    if (opt->device && *opt->device)
+        return sy_fail(err, SY_EARG, "--backend cpu takes no device, found '%s'", opt->device);
+    struct sy_backend *b = sy_new(env, sizeof *b);
+    if (!b) return sy_fail(err, SY_ENOMEM, "no memory for the cpu backend");
+    b->env = env;
+    b->opt = *opt;
+    sy_status st = sy_kernels_pick(getenv("SYSTOLE_ISA"), &b->kern, err);
+    if (!st) st = sy_pool_new(env, opt->n_thread, &b->pool, err);
+    if (st) {
+        close_backend(b);
+        return st;
+    }
+    *out = b;
+    return SY_OK;
+}
+
+static void device(struct sy_backend *b, struct sy_device *d, bool measure)
+{
+    *d = (struct sy_device){.ragged = true, .n_thread = sy_pool_size(b->pool)};
+    snprintf(d->name, sizeof d->name, "cpu");
+    snprintf(d->isa, sizeof d->isa, "%s", b->kern.isa);
+    if (measure && b->bytes_s <= 0) b->bytes_s = sy_measure_bandwidth(b->pool);
+    d->bytes_s = b->bytes_s;
+}
+
+/* ---- weights ---------------------------------------------------------------------------------------------- */
+
+enum use { USE_MATRIX = 1, USE_VECTOR = 2, USE_TABLE = 4 };
+
+/* How the graph's ops read WEIGHT node id. */
+static unsigned uses_of(const struct sy_node *node, uint32_t n, uint32_t id)
+{
+    unsigned u = 0;
+    for (uint32_t i = 1; i < n; i++)
+        for (size_t k = 0; k < SY_COUNT(node[i].in); k++) {
+            if (node[i].in[k].id != id) continue;
+            if (node[i].op == SY_OP_LINEAR && k == 1) u |= USE_MATRIX;
+            else if (node[i].op == SY_OP_EMBED) u |= USE_TABLE;
+            else u |= USE_VECTOR;
+        }
+    return u;
+}
+
+struct loader {
+    struct sy_backend *b;
+    const struct sy_checkpoint *ckpt;
+    struct sy_weights *w;
+    bool *used;
+    struct sy_err *err;
+    size_t n_bytes; /* of all matrices */
+};
+
+static const struct sy_tensor *find(struct loader *l, const char *name)
+{
+    const struct sy_tensor *t = sy_checkpoint_find(l->ckpt, name);
+    if (!t) {
+        (void)sy_fail(l->err, SY_EFORMAT, "tensor '%s' is missing: the model's configuration asks for it", name);
+        return NULL;
+    }
+    for (size_t i = 0, n = sy_checkpoint_count(l->ckpt); i < n; i++)
+        if (sy_checkpoint_at(l->ckpt, i) == t) l->used[i] = true;
+    if (t->format) return t;
+    (void)sy_fail(l->err, SY_ENOSUP, "tensor '%s': its data type is not supported", t->file_name);
+    return NULL;
+}
+
+static sy_status wrong_shape(struct loader *l, const struct sy_tensor *t, int64_t rows, int64_t cols)
+{
+    char found[64];
+    if (t->n_dim == 1) snprintf(found, sizeof found, "[%lld]", (long long)t->dim[0]);
+    else snprintf(found, sizeof found, "[%lld, %lld]%s", (long long)t->dim[0], (long long)t->dim[1], t->n_dim > 2 ? " and more" : "");
+    return sy_fail(l->err, SY_ESHAPE, "tensor '%s': expected [%lld, %lld], found %s", t->file_name, (long long)rows,
+                   (long long)cols, found);
+}
+
+/* Segments of a matrix: one per part of its joined name. */
+static sy_status plan_matrix(struct loader *l, const struct sy_node *n, struct wentry *e)
+{
+    char name[300];
+    int n_part = 0;
+    while (sy_weight_part(n->name, n_part, name, sizeof name)) n_part++;
+    e->seg = sy_arena_array(&l->w->arena, (size_t)n_part, sizeof *e->seg);
+    if (!e->seg) return sy_fail(l->err, SY_ENOMEM, "no memory for the table of weights");
+    e->n_seg = n_part;
+    int64_t col = 0;
+    for (int i = 0; i < n_part; i++) {
+        (void)sy_weight_part(n->name, i, name, sizeof name);
+        const struct sy_tensor *t = find(l, name);
+        if (!t) return l->err ? l->err->code : SY_EFORMAT;
+        int64_t rest = n->dim[0] - col, want = i + 1 < n_part ? t->dim[0] : rest;
+        if (t->n_dim != 2 || t->dim[1] != n->dim[1] || t->dim[0] != want || t->dim[0] > rest)
+            return wrong_shape(l, t, want, n->dim[1]);
+        enum sy_layout layout;
+        sy_status st = sy_layout_choose(t->format, l->b->opt.compute, &l->b->kern, &layout, l->err);
+        if (st) return sy_while(l->err, st, "tensor '%s'", t->file_name);
+        struct wseg *s = &e->seg[i];
+        s->tensor = t;
+        s->col0 = col;
+        sy_panels_plan(&s->p, layout, t->format, t->dim[0], t->dim[1]);
+        l->n_bytes += (s->p.n_bytes + 4095) & ~(size_t)4095;
+        l->w->bytes_step += (double)s->p.n_bytes;
+        col += t->dim[0];
+    }
+    return SY_OK;
+}
+
+static sy_status load_vector(struct loader *l, const struct sy_node *n, struct wentry *e)
+{
+    e->vec = sy_arena_array(&l->w->arena, (size_t)n->dim[1], sizeof(float));
+    float *raw = sy_new_array(l->b->env, (size_t)n->dim[1], sizeof(float));
+    sy_status st = e->vec && raw ? SY_OK : sy_fail(l->err, SY_ENOMEM, "no memory for '%s'", n->name);
+    int64_t at = 0;
+    char name[300];
+    for (int i = 0; !st && sy_weight_part(n->name, i, name, sizeof name); i++) {
+        const struct sy_tensor *t = find(l, name);
+        if (!t) {
+            st = l->err ? l->err->code : SY_EFORMAT;
+            break;
+        }
+        int64_t d = t->dim[t->n_dim - 1];
+        bool flat = t->n_dim == 1 || (t->n_dim == 2 && t->dim[0] == 1);
+        if (!flat || d > n->dim[1] - at || d % t->format->block_len) {
+            st = wrong_shape(l, t, 1, n->dim[1] - at);
+            break;
+        }
+        t->format->dequant(t->data, raw, d);
+        float one = n->attr.weight.plus_one && !t->norm_plus_one ? 1 : 0;
+        for (int64_t k = 0; k < d; k++) e->vec[at + k] = raw[sy_tensor_row(t, k)] + one;
+        at += d;
+    }
+    if (!st && at != n->dim[1])
+        st = sy_fail(l->err, SY_ESHAPE, "'%s': expected %lld values, found %lld", n->name, (long long)n->dim[1], (long long)at);
+    sy_delete(l->b->env, raw);
+    return st;
+}
+
+static sy_status load_entry(struct loader *l, const struct sy_node *node, uint32_t n_node, uint32_t id)
+{
+    const struct sy_node *n = &node[id];
+    struct wentry *e = &l->w->entry[l->w->n_entry++];
+    *e = (struct wentry){.rows = n->dim[0], .cols = n->dim[1]};
+    e->name = sy_arena_text(&l->w->arena, n->name, strlen(n->name));
+    if (!e->name) return sy_fail(l->err, SY_ENOMEM, "no memory for the table of weights");
+    unsigned u = uses_of(node, n_node, id);
+    sy_status st = SY_OK;
+    if (u & USE_TABLE) {
+        e->table = find(l, n->name);
+        if (!e->table) return l->err ? l->err->code : SY_EFORMAT;
+        if (e->table->n_dim != 2 || e->table->dim[0] != n->dim[0] || e->table->dim[1] != n->dim[1])
+            return wrong_shape(l, e->table, n->dim[0], n->dim[1]);
+    }
+    if (u & USE_MATRIX) st = plan_matrix(l, n, e);
+    if (!st && (u & USE_VECTOR)) st = load_vector(l, n, e);
+    return st;
+}
+
+struct pack_item {
+    const struct wseg *seg;
+    int64_t lo, hi;
+};
+struct pack {
+    struct pack_item *item;
+    float *scratch; /* per thread */
+    size_t scratch_each;
+    struct sy_backend *b;
+    int64_t n_item, n_done;
+};
+
+static void pack_some(void *ctx, int64_t i, int32_t thread)
+{
+    struct pack *p = ctx;
+    const struct pack_item *it = &p->item[i];
+    sy_panels_pack(&it->seg->p, it->seg->tensor, 0, it->lo, it->hi, p->scratch + (size_t)thread * p->scratch_each);
+    int64_t done = __atomic_add_fetch(&p->n_done, 1, __ATOMIC_RELAXED);
+    if (thread == 0 && p->b->opt.progress) p->b->opt.progress(p->b->opt.progress_ctx, (double)done / (double)p->n_item);
+}
+
+enum { PANELS_PER_ITEM = 64 };
+
+static sy_status pack_all(struct loader *l)
+{
+    struct sy_weights *w = l->w;
+    struct pack p = {.b = l->b};
+    int64_t k_max = 1;
+    for (int i = 0; i < w->n_entry; i++)
+        for (int s = 0; s < w->entry[i].n_seg; s++) {
+            const struct sy_panels *q = &w->entry[i].seg[s].p;
+            p.n_item += ((q->n + SY_PANEL - 1) / SY_PANEL + PANELS_PER_ITEM - 1) / PANELS_PER_ITEM;
+            if (q->k > k_max) k_max = q->k;
+        }
+    p.scratch_each = sy_panels_scratch(k_max);
+    p.item = sy_new_array(l->b->env, (size_t)p.n_item + 1, sizeof *p.item);
+    p.scratch = sy_new_array(l->b->env, p.scratch_each * (size_t)sy_pool_size(l->b->pool), sizeof(float));
+    sy_status st = p.item && p.scratch ? SY_OK : sy_fail(l->err, SY_ENOMEM, "no memory to repack weights");
+    size_t at = 0;
+    int64_t n = 0;
+    for (int i = 0; !st && i < w->n_entry; i++)
+        for (int s = 0; s < w->entry[i].n_seg; s++) {
+            struct wseg *seg = &w->entry[i].seg[s];
+            seg->p.data = w->mem.at + at;
+            at += (seg->p.n_bytes + 4095) & ~(size_t)4095;
+            int64_t panels = (seg->p.n + SY_PANEL - 1) / SY_PANEL;
+            for (int64_t lo = 0; lo < panels; lo += PANELS_PER_ITEM) {
+                int64_t hi = lo + PANELS_PER_ITEM < panels ? lo + PANELS_PER_ITEM : panels;
+                p.item[n++] = (struct pack_item){seg, lo, hi};
+            }
+        }
+    if (!st) sy_pool_run(l->b->pool, n, pack_some, &p);
+    sy_delete(l->b->env, p.item);
+    sy_delete(l->b->env, p.scratch);
+    return st;
+}
+
+static void weights_free(struct sy_weights *w)
+{
+    if (!w) return;
+    const struct sy_env *env = w->arena.env;
+    sy_pages_free(&w->mem);
+    sy_arena_release(&w->arena);
+    sy_delete(env, w);
+}
+
+static sy_status load(struct sy_backend *b, const struct sy_graph *g, const struct sy_checkpoint *ckpt,
+                      struct sy_weights **out, struct sy_err *err)
+{
+    uint32_t n_node;
+    const struct sy_node *node = sy_graph_nodes(g, &n_node);
+    struct sy_err own = {0};
+    struct loader l = {.b = b, .ckpt = ckpt, .err = err ? err : &own};
+    l.w = sy_new(b->env, sizeof *l.w);
+    l.used = sy_new_array(b->env, sy_checkpoint_count(ckpt) + 1, sizeof *l.used);
+    if (!l.w || !l.used) {
+        sy_delete(b->env, l.w);
+        sy_delete(b->env, l.used);
+        return sy_fail(err, SY_ENOMEM, "no memory for the table of weights");
+    }
+    l.w->b = b;
+    sy_arena_init(&l.w->arena, b->env, 0);
+    l.w->entry = sy_arena_array(&l.w->arena, n_node, sizeof *l.w->entry);
+    sy_status st = l.w->entry ? SY_OK : sy_fail(err, SY_ENOMEM, "no memory for the table of weights");
+    for (uint32_t i = 1; i < n_node && !st; i++)
+        if (node[i].op == SY_OP_WEIGHT) st = load_entry(&l, node, n_node, i);
+    if (!st) st = sy_checkpoint_check_extra(ckpt, l.used, err);
+    if (!st && l.n_bytes) st = sy_pages_new(&l.w->mem, l.n_bytes, !b->opt.no_huge_pages, err);
+    if (!st) st = pack_all(&l);
+    sy_delete(b->env, l.used);
+    if (st) {
+        weights_free(l.w);
+        return sy_while(err, st, "loading '%s'", sy_checkpoint_path(ckpt));
+    }
+    *out = l.w;
+    return SY_OK;
+}
+
+const struct wentry *cpu_weight(const struct sy_weights *w, const char *name)
+{
+    for (int i = 0; i < w->n_entry; i++)
+        if (!strcmp(w->entry[i].name, name)) return &w->entry[i];
+    return NULL;
+}
+
+static void weights_bytes(const struct sy_weights *w, double *read_per_step, double *held)
+{
+    *read_per_step = w->bytes_step;
+    *held = (double)w->mem.n;
+}
+
+/* ---- KV cache ----------------------------------------------------------------------------------------------- */
+
+struct sy_kv_dim cpu_kv_dim(const struct sy_backend *b, const struct sy_node *attend, int32_t block_len)
+{
+    const struct sy_attn_dim *a = &attend->attr.attn;
+    return (struct sy_kv_dim){
+        .n_kv = a->n_kv,
+        .d_key = a->d_key,
+        .d_val = a->d_val,
+        .block_len = block_len,
+        .dtype = b->opt.kv_dtype,
+        .block_bytes = sy_kv_block_bytes(a->n_kv, a->d_key, a->d_val, block_len, b->opt.kv_dtype),
+    };
+}
+
+static int64_t kv_block_bytes(struct sy_backend *b, const struct sy_graph *g, int32_t block_len)
+{
+    uint32_t n_node;
+    const struct sy_node *node = sy_graph_nodes(g, &n_node);
+    int64_t sum = 0;
+    for (uint32_t i = 1; i < n_node; i++)
+        if (node[i].op == SY_OP_ATTEND) sum += cpu_kv_dim(b, &node[i], block_len).block_bytes;
+    return sum;
+}
+
+static void free_kv_cache(struct sy_kv_cache *c)
+{
+    if (!c) return;
+    sy_pages_free(&c->mem);
+    sy_delete(c->b->env, c);
+}
+
+static sy_status allocate_kv_cache(struct sy_backend *b, const struct sy_graph *g, struct sy_cache_dim dim,
+                                   struct sy_kv_cache **out, struct sy_err *err)
+{
+    uint32_t n_node;
+    const struct sy_node *node = sy_graph_nodes(g, &n_node);
+    struct sy_kv_cache *c = sy_new(b->env, sizeof *c);
+    if (!c) return sy_fail(err, SY_ENOMEM, "no memory for the KV cache");
+    c->b = b;
+    int64_t bytes = 0;
+    for (uint32_t i = 1; i < n_node; i++) {
+        if (node[i].op != SY_OP_ATTEND) continue;
+        sy_assert(c->n_layer < (int)SY_COUNT(c->layer_bytes)); /* models have at most 1,024 layers */
+        c->layer_bytes[c->n_layer++] = bytes;
+        bytes += cpu_kv_dim(b, &node[i], dim.block_len).block_bytes * dim.n_block;
+    }
+    sy_status st = sy_pages_new(&c->mem, (size_t)bytes, !b->opt.no_huge_pages, err);
+    if (st) {
+        sy_delete(b->env, c);
+        return sy_while(err, st, "KV cache of %d blocks", dim.n_block);
+    }
+    *out = c;
+    return SY_OK;
+}
+
+/* ---- steps ---------------------------------------------------------------------------------------------------- */
+
+static sy_status forward(struct sy_backend *b, struct sy_program *p, struct sy_kv_cache *kv, const struct sy_batch *batch)
+{
+    uint64_t t0 = sy_now_ns(b->env);
+    p->batch = batch;
+    p->kv = kv;
+    cpu_run(p);
+    b->result = (struct sy_result){.token = p->token,
+                                   .logits = p->logits,
+                                   .ld = p->logits_ld,
+                                   .n = batch->n_out,
+                                   .n_vocab = p->n_vocab,
+                                   .ns = sy_now_ns(b->env) - t0};
+    return SY_OK;
+}
+
+static sy_status wait_result(struct sy_backend *b, struct sy_result *out, struct sy_err *err)
+{
+    (void)err;
+    *out = b->result;
+    return SY_OK;
+}
+
+const struct sy_backend_ops sy_backend_cpu = {
+    .name = "cpu",
+    .open = open_backend,
+    .close = close_backend,
+    .device = device,
+    .load = load,
+    .weights_bytes = weights_bytes,
+    .compile = cpu_compile,
+    .allocate_kv_cache = allocate_kv_cache,
+    .kv_block_bytes = kv_block_bytes,
+    .forward = forward,
+    .wait = wait_result,
+    .weights_free = weights_free,
+    .program_free = cpu_program_free,
+    .free_kv_cache = free_kv_cache,
+};

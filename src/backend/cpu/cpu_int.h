@@ -1,0 +1,122 @@
+/* cpu_int.h - what the CPU backend's files share. cpu.c opens and loads, plan.c lowers a graph to a list of regions,
+ * run.c runs them. Private to this folder. */
+#pragma once
+#include "backend/cpu/attend.h"
+#include "backend/cpu/layout.h"
+#include "backend/cpu/pages.h"
+#include "backend/cpu/pool.h"
+
+struct sy_backend {
+    const struct sy_env *env;
+    struct sy_backend_opt opt;
+    struct sy_kernels kern;
+    struct sy_pool *pool;
+    double bytes_s;          /* measured bandwidth, 0 before */
+    struct sy_result result; /* of the last forward */
+};
+
+/* ---- weights: one entry per WEIGHT name of the graph -------------------------------------------------------------- */
+
+struct wseg { /* rows of a joined matrix that share a layout */
+    struct sy_panels p;
+    const struct sy_tensor *tensor;
+    int64_t col0; /* first column of y */
+};
+struct wentry {
+    const char *name;
+    int64_t rows, cols;
+    struct wseg *seg; /* as a matrix; NULL: not used as one */
+    int n_seg;
+    float *vec;                    /* as a vector [cols] */
+    const struct sy_tensor *table; /* as an embedding table, as stored */
+};
+struct sy_weights {
+    struct sy_backend *b;
+    struct sy_arena arena;
+    struct sy_pages mem;
+    struct wentry *entry;
+    int n_entry;
+    double bytes_step;
+};
+const struct wentry *cpu_weight(const struct sy_weights *, const char *name);
+
+/* ---- KV cache ------------------------------------------------------------------------------------------------------ */
+
+struct sy_kv_cache {
+    struct sy_backend *b;
+    struct sy_pages mem;
+    int n_layer;
+    int64_t layer_bytes[1024]; /* where layer i starts */
+};
+
+/* ---- a lowered graph ------------------------------------------------------------------------------------------------ */
+
+struct value { /* where a node's rows are */
+    float *at;      /* NULL until memory is placed */
+    int64_t offset; /* floats from the start of its buffer */
+    int64_t ld;
+    int buffer;     /* index of the buffer it lives in, -1: none */
+};
+struct op;
+typedef void (*row_fn)(const struct sy_program *, const struct op *, int64_t lo, int64_t hi);
+struct op {
+    row_fn run;                 /* row ops; NULL for a product or attention */
+    const struct sy_node *node;
+    const struct value *in[4], *out;
+    const float *vec;           /* a norm's weight, a bias */
+    const struct wentry *w;
+    struct sy_epilogue epi;     /* product */
+    struct sy_xmat *x[SY_X_COUNT]; /* product: its operand, by kind; preparation: what to fill */
+    const float *rope_cs;       /* table of the step */
+    int64_t rope_n;
+    struct sy_kv_dim kv;
+    int32_t state;              /* index of the attention's layer cache */
+};
+enum region_kind { REGION_ROWS, REGION_PRODUCT, REGION_ATTEND };
+struct region { /* what runs between two barriers */
+    enum region_kind kind;
+    bool on_out; /* rows are the step's outputs, not its tokens */
+    int op0, n_op;
+};
+struct rope_table {
+    struct sy_rope_dim dim;
+    float *cs; /* [tok][d_rot/2][2] */
+};
+struct work { /* attention of up to SY_ATTEND_Q queries of one sequence */
+    int32_t seq, q0, n_q, pos0, n_part;
+};
+struct sy_program {
+    struct sy_backend *b;
+    struct sy_arena arena;
+    struct sy_pages mem;        /* activations */
+    struct sy_shape shape;
+    int32_t block_len;
+    const struct sy_node *node; /* the graph's, copied */
+    struct value *value;        /* by node */
+    struct op *op;
+    int n_op;
+    struct region *region;
+    int n_region;
+    struct rope_table rope[8];
+    int n_rope;
+    const float *logits;
+    int64_t logits_ld;
+    int32_t *token;             /* [out] */
+    int32_t n_vocab;
+    /* attention */
+    struct work *work;          /* [tok] at most */
+    float *partial;             /* one slice per thread, or per item when items are few */
+    int64_t partial_slice;      /* floats */
+    /* of the step that runs */
+    const struct sy_batch *batch;
+    struct sy_kv_cache *kv;
+    int32_t n_work;
+};
+void cpu_run(struct sy_program *);
+extern const row_fn cpu_row_fns[SY_OP_COUNT];
+void cpu_row_prepare(const struct sy_program *, const struct op *, int64_t lo, int64_t hi);
+void cpu_row_kv_write(const struct sy_program *, const struct op *, int64_t lo, int64_t hi);
+sy_status cpu_compile(struct sy_backend *, const struct sy_graph *, const struct sy_weights *, struct sy_cache_dim,
+                      struct sy_program **out, struct sy_err *);
+void cpu_program_free(struct sy_program *);
+struct sy_kv_dim cpu_kv_dim(const struct sy_backend *, const struct sy_node *attend, int32_t block_len);

@@ -1,0 +1,438 @@
+/* plan.c - lowering a graph to regions.
+ *
+ * A region is what runs between two barriers: a matrix product, attention, or a run of row ops. A row op computes a row
+ * of its result from the same row of its operands, so any number of them run one after the other on a chunk of rows
+ * while that chunk is in the cache: norm + quantise, the norms and ropes of q and k + the write to the KV cache, GLU +
+ * quantise. A residual ADD behind a product becomes the product's epilogue. PART is a view. Elementwise ops write over
+ * their operand where nobody else reads it. Buffers of values that never live in the same region share memory. */
+#include <string.h>
+
+#include "backend/cpu/cpu_int.h"
+
+struct buffer {
+    size_t bytes, at;
+    int first, last; /* regions */
+};
+struct plan {
+    struct sy_program *p;
+    const struct sy_weights *w;
+    struct sy_err *err;
+    sy_status st;
+    uint32_t n_node;
+    int *n_use;      /* by node: consumers */
+    bool *on_out;    /* by node */
+    bool *fused;     /* ADD nodes that live in a product's epilogue */
+    struct buffer *buf;
+    int n_buf, cap_buf;
+    struct sy_xmat *x; /* prepared operands; their buffer and node beside them */
+    int *x_buf;
+    uint32_t *x_node;
+    int n_x, cap_x;
+    int n_state;
+    uint32_t now;    /* the node being planned */
+};
+
+static sy_status out_of_memory(struct plan *l)
+{
+    if (!l->st) l->st = sy_fail(l->err, SY_ENOMEM, "no memory to plan a step");
+    return l->st;
+}
+
+static const struct sy_node *node_of(const struct plan *l, uint32_t id) { return &l->p->node[id]; }
+
+static int region_now(const struct plan *l) { return l->p->n_region - 1; }
+
+/* ---- regions and ops ------------------------------------------------------------------------------------------ */
+
+static struct op *push_op(struct plan *l, enum region_kind kind, bool on_out, const struct sy_node *n)
+{
+    struct sy_program *p = l->p;
+    struct region *r = p->n_region ? &p->region[p->n_region - 1] : NULL;
+    if (!r || kind != REGION_ROWS || r->kind != REGION_ROWS || r->on_out != on_out) {
+        r = &p->region[p->n_region++];
+        *r = (struct region){.kind = kind, .on_out = on_out, .op0 = p->n_op};
+    }
+    r->n_op++;
+    struct op *o = &p->op[p->n_op++];
+    *o = (struct op){.node = n};
+    return o;
+}
+
+/* ---- buffers ------------------------------------------------------------------------------------------------------ */
+
+static int new_buffer(struct plan *l, size_t bytes)
+{
+    sy_assert(l->n_buf < l->cap_buf);
+    l->buf[l->n_buf] = (struct buffer){(bytes + 255) & ~(size_t)255, 0, region_now(l), region_now(l)};
+    return l->n_buf++;
+}
+
+static void touch(struct plan *l, int buffer)
+{
+    if (buffer >= 0) l->buf[buffer].last = region_now(l);
+}
+
+static int64_t rows_max(const struct plan *l, bool on_out)
+{
+    return on_out ? l->p->shape.out : l->p->shape.tok;
+}
+
+static void own_value(struct plan *l, uint32_t id)
+{
+    struct value *v = &l->p->value[id];
+    v->ld = (node_of(l, id)->dim[1] + 15) & ~(int64_t)15;
+    v->buffer = new_buffer(l, (size_t)v->ld * sizeof(float) * (size_t)rows_max(l, l->on_out[id]));
+}
+
+/* True when the op planned now, for node `me`, may write over the rows of `id`: every other reader ran before. */
+static bool last_reader(const struct plan *l, uint32_t id, uint32_t me)
+{
+    const struct sy_node *n = node_of(l, id);
+    if (n->op == SY_OP_WEIGHT || n->op == SY_OP_INPUT) return false;
+    uint32_t parent = n->op == SY_OP_PART ? n->in[0].id : 0;
+    if (parent && node_of(l, parent)->op == SY_OP_PART) return false;
+    for (uint32_t i = 1; i < l->n_node; i++) {
+        const struct sy_node *m = node_of(l, i);
+        for (size_t k = 0; k < SY_COUNT(m->in); k++) {
+            if (m->in[k].id == id && i > l->now && i != me) return false;
+            if (!parent || m->in[k].id != parent || i == id) continue;
+            bool apart = m->op == SY_OP_PART &&
+                         (m->attr.part.hi <= n->attr.part.lo || m->attr.part.lo >= n->attr.part.hi);
+            if (!apart) return false;
+        }
+    }
+    return true;
+}
+
+static void reads(struct plan *l, struct op *o, int k, sy_val v)
+{
+    o->in[k] = &l->p->value[v.id];
+    touch(l, l->p->value[v.id].buffer);
+}
+
+/* The result over operand `over` where that is allowed, else in a buffer of its own. */
+static void writes(struct plan *l, struct op *o, uint32_t id, uint32_t over)
+{
+    struct value *v = &l->p->value[id];
+    if (over && node_of(l, over)->dim[1] == node_of(l, id)->dim[1] && last_reader(l, over, id)) {
+        *v = l->p->value[over];
+        touch(l, v->buffer);
+    } else {
+        own_value(l, id);
+    }
+    o->out = v;
+}
+
+static const float *vector(struct plan *l, sy_val v)
+{
+    const struct wentry *e = cpu_weight(l->w, node_of(l, v.id)->name);
+    sy_assert(e && e->vec); /* load() saw the same graph */
+    return e->vec;
+}
+
+/* ---- matrix products --------------------------------------------------------------------------------------------- */
+
+/* The operand of a product, prepared as `kind`: made once, by a row op that joins the region of its producer. */
+static struct sy_xmat *prepared(struct plan *l, uint32_t id, enum sy_xkind kind)
+{
+    for (int i = 0; i < l->n_x; i++)
+        if (l->x_node[i] == id && l->x[i].kind == kind) {
+            l->buf[l->x_buf[i]].last = region_now(l) + 1; /* the product's region comes next */
+            return &l->x[i];
+        }
+    sy_assert(l->n_x < l->cap_x);
+    int64_t m = rows_max(l, l->on_out[id]), k = node_of(l, id)->dim[1];
+    struct op *o = push_op(l, REGION_ROWS, l->on_out[id], node_of(l, id));
+    o->run = cpu_row_prepare;
+    reads(l, o, 0, (sy_val){id});
+    int i = l->n_x++;
+    sy_xmat_init(&l->x[i], kind, m, k, NULL);
+    l->x_node[i] = id;
+    l->x_buf[i] = new_buffer(l, sy_xmat_bytes(kind, m, k));
+    l->buf[l->x_buf[i]].last++;
+    o->x[kind] = &l->x[i];
+    return &l->x[i];
+}
+
+/* The ADD that can live in the epilogue of product `id`, or 0. */
+static uint32_t residual_add(const struct plan *l, uint32_t id)
+{
+    if (l->n_use[id] != 1) return 0;
+    for (uint32_t i = id + 1; i < l->n_node; i++) {
+        const struct sy_node *m = node_of(l, i);
+        bool first = m->in[0].id == id;
+        if (!first && m->in[1].id != id) continue;
+        uint32_t other = first ? m->in[1].id : m->in[0].id;
+        bool fits = m->op == SY_OP_ADD && other < id && node_of(l, other)->dim[0] == m->dim[0] &&
+                    node_of(l, other)->op != SY_OP_WEIGHT;
+        return fits ? i : 0;
+    }
+    return 0;
+}
+
+static void plan_linear(struct plan *l, uint32_t id)
+{
+    const struct sy_node *n = node_of(l, id);
+    const struct wentry *w = cpu_weight(l->w, node_of(l, n->in[1].id)->name);
+    sy_assert(w && w->seg);
+    struct sy_xmat *x[SY_X_COUNT] = {0};
+    for (int s = 0; s < w->n_seg; s++) {
+        enum sy_xkind kind = sy_layout_xkind(w->seg[s].p.layout);
+        if (!x[kind]) x[kind] = prepared(l, n->in[0].id, kind);
+    }
+    struct op *o = push_op(l, REGION_PRODUCT, l->on_out[id], n);
+    o->w = w;
+    memcpy(o->x, x, sizeof x);
+    for (int i = 0; i < l->n_x; i++)
+        if (l->x_node[i] == n->in[0].id) touch(l, l->x_buf[i]);
+    if (n->in[2].id) o->epi.bias = vector(l, n->in[2]);
+    uint32_t add = residual_add(l, id);
+    if (!add) {
+        writes(l, o, id, 0);
+        return;
+    }
+    const struct sy_node *a = node_of(l, add);
+    sy_val other = a->in[0].id == id ? a->in[1] : a->in[0];
+    reads(l, o, 3, other); /* the residual */
+    writes(l, o, add, other.id);
+    l->p->value[id] = l->p->value[add];
+    l->fused[add] = true;
+}
+
+/* ---- the other ops ------------------------------------------------------------------------------------------------- */
+
+static void plan_attend(struct plan *l, uint32_t id)
+{
+    const struct sy_node *n = node_of(l, id);
+    struct op *w = push_op(l, REGION_ROWS, false, n);
+    w->run = cpu_row_kv_write;
+    reads(l, w, 1, n->in[1]);
+    reads(l, w, 2, n->in[2]);
+    w->kv = cpu_kv_dim(l->p->b, n, l->p->block_len);
+    w->state = l->n_state;
+    struct sy_kv_dim kv = w->kv;
+    struct op *o = push_op(l, REGION_ATTEND, false, n);
+    reads(l, o, 0, n->in[0]);
+    o->kv = kv;
+    o->state = l->n_state++;
+    writes(l, o, id, 0);
+}
+
+static const struct rope_table *rope_table(struct plan *l, const struct sy_rope_dim *d)
+{
+    struct sy_program *p = l->p;
+    for (int i = 0; i < p->n_rope; i++)
+        if (p->rope[i].dim.inv_freq == d->inv_freq && p->rope[i].dim.d_rot == d->d_rot) return &p->rope[i];
+    if (p->n_rope == (int)SY_COUNT(p->rope)) {
+        if (!l->st) l->st = sy_fail(l->err, SY_ENOSUP, "a model with more than %d kinds of rope", p->n_rope);
+        return &p->rope[0];
+    }
+    struct rope_table *t = &p->rope[p->n_rope++];
+    t->dim = *d;
+    t->cs = sy_arena_array(&p->arena, (size_t)p->shape.tok * (size_t)d->d_rot, sizeof(float));
+    if (!t->cs) out_of_memory(l);
+    return t;
+}
+
+static void plan_row_op(struct plan *l, uint32_t id)
+{
+    const struct sy_node *n = node_of(l, id);
+    struct op *o = push_op(l, REGION_ROWS, l->on_out[id], n);
+    o->run = cpu_row_fns[n->op];
+    sy_assert(o->run);
+    switch (n->op) {
+    case SY_OP_EMBED:
+        o->w = cpu_weight(l->w, node_of(l, n->in[0].id)->name);
+        sy_assert(o->w && o->w->table);
+        writes(l, o, id, 0);
+        return;
+    case SY_OP_NORM:
+        o->vec = vector(l, n->in[1]);
+        break;
+    case SY_OP_ROPE: {
+        const struct rope_table *t = rope_table(l, &n->attr.rope);
+        o->rope_cs = t->cs;
+        o->rope_n = t->dim.d_rot / 2;
+        break;
+    }
+    case SY_OP_ROWS:
+        reads(l, o, 0, n->in[0]);
+        writes(l, o, id, 0);
+        return;
+    case SY_OP_SAMPLE:
+        reads(l, o, 0, n->in[0]);
+        return;
+    case SY_OP_GLU:
+    case SY_OP_ADD:
+    case SY_OP_MUL:
+        if (node_of(l, n->in[1].id)->op == SY_OP_WEIGHT) o->vec = vector(l, n->in[1]);
+        else reads(l, o, 1, n->in[1]);
+        break;
+    default: break;
+    }
+    reads(l, o, 0, n->in[0]);
+    writes(l, o, id, n->in[0].id);
+}
+
+static void plan_part(struct plan *l, uint32_t id)
+{
+    const struct sy_node *n = node_of(l, id);
+    struct value *v = &l->p->value[id];
+    *v = l->p->value[n->in[0].id];
+    v->offset += n->attr.part.lo;
+}
+
+static void plan_nodes(struct plan *l)
+{
+    for (uint32_t id = 1; id < l->n_node && !l->st; id++) {
+        const struct sy_node *n = node_of(l, id);
+        l->now = id;
+        l->on_out[id] = n->op == SY_OP_ROWS || (n->in[0].id && n->op != SY_OP_EMBED && l->on_out[n->in[0].id]);
+        switch (n->op) {
+        case SY_OP_INPUT:
+        case SY_OP_WEIGHT:
+        case SY_OP_STATE: break;
+        case SY_OP_PART: plan_part(l, id); break;
+        case SY_OP_LINEAR: plan_linear(l, id); break;
+        case SY_OP_ATTEND: plan_attend(l, id); break;
+        default:
+            if (!l->fused[id]) plan_row_op(l, id);
+        }
+    }
+}
+
+/* Lowest offset at which buffer i fits beside those placed before it that live in some region with it. */
+static size_t place(const struct plan *l, int i)
+{
+    const struct buffer *b = &l->buf[i];
+    size_t at = 0;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int j = 0; j < i; j++) {
+            const struct buffer *c = &l->buf[j];
+            bool together = c->first <= b->last && b->first <= c->last;
+            if (together && at < c->at + c->bytes && c->at < at + b->bytes) {
+                at = c->at + c->bytes;
+                moved = true;
+            }
+        }
+    }
+    return at;
+}
+
+static sy_status place_memory(struct plan *l)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < l->n_buf; i++) {
+        l->buf[i].at = place(l, i);
+        if (l->buf[i].at + l->buf[i].bytes > bytes) bytes = l->buf[i].at + l->buf[i].bytes;
+    }
+    sy_status st = sy_pages_new(&l->p->mem, bytes + 4096, !l->p->b->opt.no_huge_pages, l->err);
+    if (st) return sy_while(l->err, st, "activations of a step of %d tokens", l->p->shape.tok);
+    for (uint32_t id = 1; id < l->n_node; id++) {
+        struct value *v = &l->p->value[id];
+        if (v->buffer < 0) continue;
+        v->at = (float *)(void *)(l->p->mem.at + l->buf[v->buffer].at) + v->offset;
+    }
+    for (int i = 0; i < l->n_x; i++)
+        sy_xmat_init(&l->x[i], l->x[i].kind, l->x[i].m, l->x[i].k, l->p->mem.at + l->buf[l->x_buf[i]].at);
+    for (int i = 0; i < l->p->n_op; i++) {
+        struct op *o = &l->p->op[i];
+        if (!o->w || !o->in[3]) continue;
+        o->epi.add = o->in[3]->at;
+        o->epi.ld_add = o->in[3]->ld;
+    }
+    return SY_OK;
+}
+
+/* Scratch of attention: one slice per item in flight; items are few only when they outnumber no thread by much. */
+static sy_status plan_attention(struct plan *l)
+{
+    struct sy_program *p = l->p;
+    int64_t n_part = ((int64_t)p->shape.block * p->block_len + SY_PARTITION - 1) / SY_PARTITION, slice = 1;
+    for (uint32_t i = 1; i < l->n_node; i++) {
+        const struct sy_node *n = node_of(l, i);
+        if (n->op != SY_OP_ATTEND) continue;
+        const struct sy_attn_dim *a = &n->attr.attn;
+        int64_t need = n_part * SY_ATTEND_Q * (a->n_head / a->n_kv) * (a->d_val + 2);
+        if (need > slice) slice = need;
+    }
+    p->partial_slice = slice;
+    p->work = sy_arena_array(&p->arena, (size_t)p->shape.tok + (size_t)p->shape.seq, sizeof *p->work);
+    p->partial = sy_arena_array(&p->arena, (size_t)slice * 4 * (size_t)sy_pool_size(p->b->pool), sizeof(float));
+    return p->work && p->partial ? SY_OK : out_of_memory(l);
+}
+
+static sy_status plan_tables(struct plan *l, const struct sy_graph *g, struct sy_arena *scratch)
+{
+    struct sy_program *p = l->p;
+    const struct sy_node *node = sy_graph_nodes(g, &l->n_node);
+    size_t n = l->n_node;
+    struct sy_node *copy = sy_arena_array(&p->arena, n, sizeof *copy);
+    p->node = copy;
+    p->value = sy_arena_array(&p->arena, n, sizeof *p->value);
+    p->op = sy_arena_array(&p->arena, 3 * n, sizeof *p->op); /* each node: itself, preparations, a KV write */
+    p->region = sy_arena_array(&p->arena, 3 * n, sizeof *p->region);
+    p->token = sy_arena_array(&p->arena, (size_t)p->shape.out, sizeof *p->token);
+    l->cap_x = (int)n;
+    l->x = sy_arena_array(&p->arena, n, sizeof *l->x);
+    l->x_buf = sy_arena_array(scratch, n, sizeof *l->x_buf);
+    l->x_node = sy_arena_array(scratch, n, sizeof *l->x_node);
+    l->cap_buf = (int)(2 * n);
+    l->buf = sy_arena_array(scratch, 2 * n, sizeof *l->buf);
+    l->n_use = sy_arena_array(scratch, n, sizeof *l->n_use);
+    l->on_out = sy_arena_array(scratch, n, sizeof *l->on_out);
+    l->fused = sy_arena_array(scratch, n, sizeof *l->fused);
+    if (!copy || !p->value || !p->op || !p->region || !p->token || !l->x || !l->x_buf || !l->x_node || !l->buf ||
+        !l->n_use || !l->on_out || !l->fused)
+        return out_of_memory(l);
+    memcpy(copy, node, n * sizeof *copy);
+    for (uint32_t i = 0; i < l->n_node; i++) {
+        p->value[i].buffer = -1;
+        for (size_t k = 0; k < SY_COUNT(node[i].in); k++) l->n_use[node[i].in[k].id]++;
+    }
+    return SY_OK;
+}
+
+sy_status cpu_compile(struct sy_backend *b, const struct sy_graph *g, const struct sy_weights *w, struct sy_cache_dim dim,
+                      struct sy_program **out, struct sy_err *err)
+{
+    struct sy_program *p = sy_new(b->env, sizeof *p);
+    if (!p) return sy_fail(err, SY_ENOMEM, "no memory for a program");
+    p->b = b;
+    p->shape = sy_graph_shape(g);
+    p->block_len = dim.block_len;
+    sy_arena_init(&p->arena, b->env, 0);
+    struct sy_arena scratch;
+    sy_arena_init(&scratch, b->env, 0);
+    struct plan l = {.p = p, .w = w, .err = err};
+    sy_status st = plan_tables(&l, g, &scratch);
+    if (!st) {
+        plan_nodes(&l);
+        st = l.st;
+    }
+    if (!st) st = place_memory(&l);
+    if (!st) st = plan_attention(&l);
+    if (!st) {
+        uint32_t logits = p->node[sy_graph_result(g).id].in[0].id;
+        p->logits = p->value[logits].at;
+        p->logits_ld = p->value[logits].ld;
+        p->n_vocab = (int32_t)p->node[logits].dim[1];
+    }
+    sy_arena_release(&scratch);
+    if (st) {
+        cpu_program_free(p);
+        return st;
+    }
+    *out = p;
+    return SY_OK;
+}
+
+void cpu_program_free(struct sy_program *p)
+{
+    if (!p) return;
+    const struct sy_env *env = p->b->env;
+    sy_pages_free(&p->mem);
+    sy_arena_release(&p->arena);
+    sy_delete(env, p);
+}

@@ -1,0 +1,300 @@
+/* run.c - one step through a lowered graph: regions in order, each spread over the pool's threads. */
+#include <string.h>
+
+#include "backend/cpu/cpu_int.h"
+
+static const struct sy_kernels_vec *vec(const struct sy_program *p) { return &p->b->kern.vec; }
+static float *row_of(const struct value *v, int64_t r) { return v->at + r * v->ld; }
+
+/* ---- row ops: rows [lo, hi) ----------------------------------------------------------------------------------- */
+
+static void row_embed(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
+{
+    const struct sy_tensor *t = o->w->table;
+    int64_t bytes = sy_quant_row_bytes(t->format, t->dim[1]);
+    for (int64_t r = lo; r < hi; r++) {
+        int64_t id = p->batch->field[SY_TOK][r];
+        t->format->dequant(t->data + sy_tensor_row(t, id) * bytes, row_of(o->out, r), t->dim[1]);
+    }
+}
+
+static void row_norm(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
+{
+    int64_t d = p->node[o->node->in[1].id].dim[1];
+    vec(p)->norm(row_of(o->in[0], lo), o->in[0]->ld, o->vec, o->node->attr.eps, hi - lo, o->node->dim[1] / d, d,
+                 row_of(o->out, lo), o->out->ld);
+}
+
+static void row_rope(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
+{
+    const struct sy_rope_dim *d = &o->node->attr.rope;
+    vec(p)->rope(row_of(o->in[0], lo), o->in[0]->ld, hi - lo, o->node->dim[1] / d->d_head, d,
+                 o->rope_cs + lo * o->rope_n * 2, row_of(o->out, lo), o->out->ld);
+}
+
+static void row_act(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
+{
+    vec(p)->act(o->node->attr.fn, row_of(o->in[0], lo), o->in[0]->ld, hi - lo, o->node->dim[1], row_of(o->out, lo),
+                o->out->ld);
+}
+
+/* The second operand's first row and row distance: a weight is one row for all. */
+static const float *second(const struct op *o, int64_t lo, int64_t *ld)
+{
+    *ld = o->vec ? 0 : o->in[1]->ld;
+    return o->vec ? o->vec : row_of(o->in[1], lo);
+}
+
+static void row_glu(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
+{
+    int64_t ldb;
+    const float *b = second(o, lo, &ldb);
+    vec(p)->glu(o->node->attr.fn, row_of(o->in[0], lo), o->in[0]->ld, b, ldb, hi - lo, o->node->dim[1],
+                row_of(o->out, lo), o->out->ld);
+}
+
+static void row_add(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
+{
+    int64_t ldb;
+    const float *b = second(o, lo, &ldb);
+    vec(p)->add(row_of(o->in[0], lo), o->in[0]->ld, b, ldb, hi - lo, o->node->dim[1], row_of(o->out, lo), o->out->ld);
+}
+
+static void row_mul(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
+{
+    int64_t ldb;
+    const float *b = second(o, lo, &ldb);
+    vec(p)->mul(row_of(o->in[0], lo), o->in[0]->ld, b, ldb, hi - lo, o->node->dim[1], row_of(o->out, lo), o->out->ld);
+}
+
+static void row_scale(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
+{
+    vec(p)->scale(row_of(o->in[0], lo), o->in[0]->ld, o->node->attr.c, hi - lo, o->node->dim[1], row_of(o->out, lo),
+                  o->out->ld);
+}
+
+static void row_softcap(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
+{
+    vec(p)->softcap(row_of(o->in[0], lo), o->in[0]->ld, o->node->attr.c, hi - lo, o->node->dim[1], row_of(o->out, lo),
+                    o->out->ld);
+}
+
+static void row_rows(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
+{
+    for (int64_t r = lo; r < hi; r++)
+        memcpy(row_of(o->out, r), row_of(o->in[0], p->batch->field[SY_OUT][r]), (size_t)o->node->dim[1] * sizeof(float));
+}
+
+static void row_sample(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
+{
+    for (int64_t r = lo; r < hi; r++) p->token[r] = vec(p)->argmax(row_of(o->in[0], r), p->n_vocab);
+}
+
+void cpu_row_prepare(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
+{
+    for (int k = 0; k < SY_X_COUNT; k++)
+        if (o->x[k]) p->b->kern.gemm.prepare[k](o->in[0]->at, o->in[0]->ld, lo, hi, o->x[k]);
+}
+
+void cpu_row_kv_write(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
+{
+    unsigned char *layer = p->kv->mem.at + p->kv->layer_bytes[o->state];
+    p->b->kern.attend.write[o->kv.dtype](&o->kv, layer, row_of(o->in[1], lo), o->in[1]->ld, row_of(o->in[2], lo),
+                                         o->in[2]->ld, p->batch->field[SY_ROW] + lo, (int32_t)(hi - lo));
+}
+
+const row_fn cpu_row_fns[SY_OP_COUNT] = {
+    [SY_OP_EMBED] = row_embed, [SY_OP_NORM] = row_norm,       [SY_OP_ROPE] = row_rope, [SY_OP_ACT] = row_act,
+    [SY_OP_GLU] = row_glu,     [SY_OP_ADD] = row_add,         [SY_OP_MUL] = row_mul,   [SY_OP_SCALE] = row_scale,
+    [SY_OP_ROWS] = row_rows,   [SY_OP_SOFTCAP] = row_softcap, [SY_OP_SAMPLE] = row_sample,
+};
+
+/* ---- regions ------------------------------------------------------------------------------------------------------ */
+
+struct span {
+    struct sy_program *p;
+    const struct region *r;
+    int64_t rows, chunk;      /* row regions */
+    int64_t row_chunk, n_row; /* products: tiles of rows by runs of panels */
+    int64_t panel_chunk, n_panel;
+};
+
+static void run_rows(void *ctx, int64_t item, int32_t thread)
+{
+    (void)thread;
+    const struct span *s = ctx;
+    int64_t lo = item * s->chunk, hi = lo + s->chunk < s->rows ? lo + s->chunk : s->rows;
+    for (int i = 0; i < s->r->n_op; i++) {
+        const struct op *o = &s->p->op[s->r->op0 + i];
+        o->run(s->p, o, lo, hi);
+    }
+}
+
+/* Panels are numbered through all segments of the matrix. */
+static void run_product(void *ctx, int64_t item, int32_t thread)
+{
+    (void)thread;
+    const struct span *s = ctx;
+    const struct op *o = &s->p->op[s->r->op0];
+    int64_t row_lo = item % s->n_row * s->row_chunk, row_hi = row_lo + s->row_chunk;
+    if (row_hi > s->rows) row_hi = s->rows;
+    int64_t lo = item / s->n_row * s->panel_chunk, hi = lo + s->panel_chunk, first = 0;
+    for (int i = 0; i < o->w->n_seg; i++) {
+        const struct wseg *g = &o->w->seg[i];
+        int64_t n = (g->p.n + SY_PANEL - 1) / SY_PANEL, a = lo > first ? lo - first : 0, b = hi - first < n ? hi - first : n;
+        first += n;
+        if (a >= b) continue;
+        struct sy_epilogue e = o->epi;
+        if (e.bias) e.bias += g->col0;
+        if (e.add) e.add += g->col0;
+        s->p->b->kern.gemm.mul[g->p.layout](&g->p, o->x[sy_layout_xkind(g->p.layout)], row_lo, row_hi, a, b,
+                                            o->out->at + g->col0, o->out->ld, &e);
+    }
+}
+
+enum { ROW_TILE = 96, ITEMS_PER_THREAD = 6, ROW_CHUNK_MAX = 16 };
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static void region_product(struct span *s)
+{
+    const struct op *o = &s->p->op[s->r->op0];
+    int64_t panels = 0, threads = sy_pool_size(s->p->b->pool);
+    for (int i = 0; i < o->w->n_seg; i++) panels += ceil_div(o->w->seg[i].p.n, SY_PANEL);
+    s->n_row = ceil_div(s->rows, ROW_TILE);
+    s->row_chunk = ceil_div(s->rows, s->n_row);
+    int64_t want = ceil_div(ITEMS_PER_THREAD * threads, s->n_row);
+    s->panel_chunk = ceil_div(panels, want);
+    s->n_panel = ceil_div(panels, s->panel_chunk);
+    sy_pool_run(s->p->b->pool, s->n_row * s->n_panel, run_product, s);
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------------------ */
+
+static struct sy_attend attend_item(const struct sy_program *p, const struct op *o, const struct work *w, int32_t kv_head)
+{
+    const struct sy_attn_dim *a = &o->node->attr.attn;
+    int32_t group = a->n_head / a->n_kv, seq = w->seq;
+    return (struct sy_attend){
+        .kv = &o->kv,
+        .layer = p->kv->mem.at + p->kv->layer_bytes[o->state],
+        .table = p->batch->field[SY_BLOCK_TABLE] + (int64_t)seq * p->shape.block,
+        .kv_head = kv_head,
+        .n_group = group,
+        .n_q = w->n_q,
+        .pos0 = w->pos0,
+        .window = a->window,
+        .scale = a->scale,
+        .softcap = a->softcap,
+        .q = row_of(o->in[0], w->q0) + (int64_t)kv_head * group * a->d_key,
+        .ldq = o->in[0]->ld,
+        .out = row_of(o->out, w->q0) + (int64_t)kv_head * group * a->d_val,
+        .ldo = o->out->ld,
+        .n_part = w->n_part,
+    };
+}
+
+/* Enough items: each runs its partitions and merges them. */
+static void run_attend(void *ctx, int64_t item, int32_t thread)
+{
+    const struct span *s = ctx;
+    const struct sy_program *p = s->p;
+    const struct op *o = &p->op[s->r->op0];
+    int32_t n_kv = o->node->attr.attn.n_kv, lo, hi;
+    struct sy_attend a = attend_item(p, o, &p->work[item / n_kv], (int32_t)(item % n_kv));
+    a.partial = p->partial + thread * p->partial_slice;
+    sy_attend_range(&a, &lo, &hi);
+    for (a.part = lo; a.part < hi; a.part++) p->b->kern.attend.part[o->kv.dtype](&a);
+    p->b->kern.attend.merge(&a);
+}
+
+/* Few items (one sequence decodes): partitions of all items are spread over the threads first. */
+static void run_attend_part(void *ctx, int64_t item, int32_t thread)
+{
+    (void)thread;
+    const struct span *s = ctx;
+    const struct sy_program *p = s->p;
+    const struct op *o = &p->op[s->r->op0];
+    int32_t n_kv = o->node->attr.attn.n_kv, lo, hi;
+    int64_t n_item = (int64_t)p->n_work * n_kv, which = item % n_item;
+    struct sy_attend a = attend_item(p, o, &p->work[which / n_kv], (int32_t)(which % n_kv));
+    a.partial = p->partial + which * p->partial_slice;
+    a.part = (int32_t)(item / n_item);
+    sy_attend_range(&a, &lo, &hi);
+    if (a.part >= lo && a.part < hi) p->b->kern.attend.part[o->kv.dtype](&a);
+}
+
+static void run_attend_merge(void *ctx, int64_t item, int32_t thread)
+{
+    (void)thread;
+    const struct span *s = ctx;
+    const struct sy_program *p = s->p;
+    const struct op *o = &p->op[s->r->op0];
+    int32_t n_kv = o->node->attr.attn.n_kv;
+    struct sy_attend a = attend_item(p, o, &p->work[item / n_kv], (int32_t)(item % n_kv));
+    a.partial = p->partial + item * p->partial_slice;
+    p->b->kern.attend.merge(&a);
+}
+
+static void region_attend(struct span *s)
+{
+    struct sy_program *p = s->p;
+    const struct op *o = &p->op[s->r->op0];
+    int64_t n_item = (int64_t)p->n_work * o->node->attr.attn.n_kv, threads = sy_pool_size(p->b->pool);
+    int32_t n_part = 1;
+    for (int32_t i = 0; i < p->n_work; i++)
+        if (p->work[i].n_part > n_part) n_part = p->work[i].n_part;
+    if (n_part == 1 || n_item >= 4 * threads) {
+        sy_pool_run(p->b->pool, n_item, run_attend, s);
+        return;
+    }
+    sy_pool_run(p->b->pool, n_item * n_part, run_attend_part, s);
+    sy_pool_run(p->b->pool, n_item, run_attend_merge, s);
+}
+
+/* Cuts each sequence's tokens in runs of SY_ATTEND_Q queries. */
+static void plan_work(struct sy_program *p)
+{
+    const struct sy_batch *b = p->batch;
+    p->n_work = 0;
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        int32_t lo = b->field[SY_START][s], hi = b->field[SY_START][s + 1];
+        for (int32_t q = lo; q < hi; q += SY_ATTEND_Q) {
+            int32_t n = hi - q < SY_ATTEND_Q ? hi - q : SY_ATTEND_Q, pos0 = b->field[SY_POS][q];
+            p->work[p->n_work++] = (struct work){s, q, n, pos0, (pos0 + n + SY_PARTITION - 1) / SY_PARTITION};
+        }
+    }
+}
+
+static void run_rope_tables(void *ctx, int64_t item, int32_t thread)
+{
+    (void)thread;
+    struct span *s = ctx;
+    struct rope_table *t = &s->p->rope[item % s->p->n_rope];
+    int64_t lo = item / s->p->n_rope * s->chunk, hi = lo + s->chunk < s->rows ? lo + s->chunk : s->rows;
+    vec(s->p)->rope_table(t->dim.inv_freq, t->dim.d_rot / 2, t->dim.mscale, s->p->batch->field[SY_POS] + lo, hi - lo,
+                          t->cs + lo * t->dim.d_rot);
+}
+
+void cpu_run(struct sy_program *p)
+{
+    const struct sy_batch *b = p->batch;
+    struct sy_pool *pool = p->b->pool;
+    struct span s = {.p = p, .rows = b->n_tok, .chunk = ROW_CHUNK_MAX};
+    plan_work(p);
+    if (p->n_rope) sy_pool_run(pool, p->n_rope * ceil_div(s.rows, s.chunk), run_rope_tables, &s);
+    for (int i = 0; i < p->n_region; i++) {
+        s.r = &p->region[i];
+        s.rows = s.r->on_out ? b->n_out : b->n_tok;
+        if (s.rows == 0) continue;
+        switch (s.r->kind) {
+        case REGION_ROWS:
+            s.chunk = ceil_div(s.rows, sy_pool_size(pool));
+            if (s.chunk > ROW_CHUNK_MAX) s.chunk = ROW_CHUNK_MAX;
+            sy_pool_run(pool, ceil_div(s.rows, s.chunk), run_rows, &s);
+            break;
+        case REGION_PRODUCT: region_product(&s); break;
+        case REGION_ATTEND: region_attend(&s); break;
+        }
+    }
+}
