@@ -15,11 +15,20 @@
 struct sy_kernels_isa {
     int rank;              /* generic 0, avx2 10, avx512 20, avx512vnni 21, ... : tens are what SYSTOLE_ISA names */
     bool (*usable)(void);  /* asks the CPU and the operating system; executes nothing of the set itself */
+    bool bf16;             /* multiplies bfloat16 in hardware */
 };
 
 /* ---- matrix products: layouts in layout.h ------------------------------------------------------------------- */
 
-enum sy_layout { SY_LAYOUT_F32, SY_LAYOUT_F16, SY_LAYOUT_BF16, SY_LAYOUT_I8, SY_LAYOUT_I4, SY_LAYOUT_COUNT };
+enum sy_layout {
+    SY_LAYOUT_F32,
+    SY_LAYOUT_F16,
+    SY_LAYOUT_BF16,
+    SY_LAYOUT_WBF16,
+    SY_LAYOUT_I8,
+    SY_LAYOUT_I4,
+    SY_LAYOUT_COUNT
+};
 enum sy_xkind { SY_X_F32, SY_X_BF16, SY_X_I8, SY_X_COUNT };
 struct sy_panels;
 struct sy_xmat;
@@ -77,6 +86,7 @@ struct sy_kernels {
     struct sy_kernels_gemm gemm;
     struct sy_kernels_attend attend;
     struct sy_kernels_vec vec;
+    bool bf16;    /* one of the folders in use multiplies bfloat16 in hardware */
     char isa[96]; /* folders in use, best last: "generic avx2 avx512 avx512vnni" */
 };
 struct sy_kernel_entry {

@@ -2,19 +2,38 @@
  *
  * A matrix W [n, k] (y = x W^T) is cut in panels of 16 columns of y (rows of W), the width of a 512-bit vector of f32;
  * the last panel is padded with zeros. Within a panel all k of its 16 columns are contiguous, so a product streams
- * memory in order. layout.c documents the bytes of each layout. */
+ * memory in order. Bytes of a panel (c: column 0..15; everything little-endian, planes start at multiples of 64):
+ *
+ *   F32    [k][c] f32                                                       x: f32
+ *   F16    [k][c] f16, rounded to nearest even                              x: f32
+ *   BF16   [k/2][c][2] bf16: pairs of k, the last padded with 0             x: bf16
+ *   WBF16  the same bytes, widened exactly in the product                   x: f32
+ *   I8     factor [c] f32 | min [k/group][c] f16 (if has_min) | scale [k/group][c] f16 | code [k/4][c][4] u8
+ *   I4     the same, but code [k/32][4][c][4] u8: byte j of quad q < 4 of a block of 32 holds code 4q+j in its low
+ *          nibble and code 16+4q+j in its high one                          x: int8
+ *
+ *   w[c][i] = factor[c] * (scale[i/group][c] * (code - zero) + min[i/group][c])
+ *
+ * factor is a power of two that brings the largest scale or min of the column near 2^14, so that none of the others
+ * becomes subnormal in f16: scales stored as f16 in the file stay exact, products of two (K-quants) are rounded to
+ * 11 bits. Codes are moved so that zero is 128 (I8), 8 (I4), or 0 when the format has none.
+ *
+ * Activations for I8 and I4 are quantised in groups of 32: scale = max |x| / 127, q = rint(x * (127 / max |x|)).
+ * A group whose maximum is below 2^-100 counts as zero; one that holds an infinity or a NaN gives NaN. */
 #pragma once
 #include "backend/cpu/kernel.h"
+#include "checkpoint/checkpoint.h"
 
 enum { SY_PANEL = 16, SY_XGROUP = 32 };
 
 struct sy_panels {          /* a packed matrix, or a run of rows of one */
     enum sy_layout layout;
     int64_t n, k;
-    int group, zero;        /* I8, I4: as sy_affine; zero is folded into the layout where that is cheaper */
+    int group, zero;        /* I8, I4: see above */
     bool has_min;
     unsigned char *data;    /* 64-byte aligned; owned by the weights */
     size_t n_bytes, panel_bytes;
+    size_t min_at, scale_at, code_at; /* where the planes of a panel start */
 };
 struct sy_xmat {            /* activations prepared for a layout: caller's memory */
     enum sy_xkind kind;
@@ -23,9 +42,30 @@ struct sy_xmat {            /* activations prepared for a layout: caller's memor
     int64_t ld;             /* bytes from row to row */
 };
 
+/* One row of int8 activations, in planes; group g is elements 32g .. 32g+31, half h is 16h .. 16h+15. The sums of
+ * codes that a zero point or a min needs are made once here. */
+struct sy_xrow {
+    int8_t *q;              /* [k] */
+    float *scale;           /* [k/32] */
+    int32_t *sum;           /* [k/32] -8 * sum of q: the start value that takes a zero point of 8 off */
+    int32_t *half_sum;      /* [k/16] the same of halves */
+    float *mass;            /* [k/32] scale * sum of q: what a min is multiplied by */
+    float *half_mass;       /* [k/16] */
+};
+static inline struct sy_xrow sy_xrow_at(const struct sy_xmat *x, int64_t row)
+{
+    int64_t n = x->k / SY_XGROUP;
+    int8_t *q = (int8_t *)x->data + row * x->ld;
+    float *scale = (float *)(void *)(q + x->k);
+    int32_t *sum = (int32_t *)(scale + n);
+    float *mass = (float *)(sum + 3 * n);
+    return (struct sy_xrow){q, scale, sum, sum + n, mass, mass + n};
+}
+
 /* Which layout a stored format takes under a compute mode; refused when the mode cannot be honoured (int8 for a float
- * format). f32: every format becomes F32. auto: affine formats become I4 or I8, F16/BF16 become BF16 where the
- * machine multiplies bf16 and F16/F32 otherwise; loss of each in doc/numerics.md. */
+ * format). f32: every format becomes F32. bf16: every format becomes BF16. auto: affine formats become I4 or I8; bf16
+ * becomes BF16 where the machine multiplies bf16 and WBF16 elsewhere; f16 stays F16, the rest F32. doc/numerics.md
+ * has the loss of each. */
 SY_CHECK sy_status sy_layout_choose(const struct sy_quant *, enum sy_compute, const struct sy_kernels *,
                                     enum sy_layout *out, struct sy_err *);
 enum sy_xkind sy_layout_xkind(enum sy_layout);

@@ -1,0 +1,182 @@
+/* gemm.c - the meaning of every matrix product, in portable C. One row and one panel at a time; each of the 16
+ * results of a panel is one chain of additions in the order of k. */
+#include "backend/cpu/layout.h"
+
+#include <math.h>
+#include <string.h>
+
+static void prepare_f32(const float *x, int64_t ldx, int64_t lo, int64_t hi, struct sy_xmat *out)
+{
+    for (int64_t r = lo; r < hi; r++) memcpy(out->data + r * out->ld, x + r * ldx, (size_t)out->k * sizeof *x);
+}
+
+static void prepare_bf16(const float *x, int64_t ldx, int64_t lo, int64_t hi, struct sy_xmat *out)
+{
+    for (int64_t r = lo; r < hi; r++) {
+        uint16_t *to = (uint16_t *)(void *)(out->data + r * out->ld);
+        for (int64_t i = 0; i < out->k; i++) to[i] = sy_f32_to_bf16(x[r * ldx + i]);
+        if (out->k % 2) to[out->k] = 0;
+    }
+}
+
+static void quantise_group(const float *x, int8_t *q, float *scale)
+{
+    uint32_t max = 0; /* the largest |x|, compared as bits: a NaN is above all numbers */
+    for (int i = 0; i < SY_XGROUP; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7fffffff;
+        if (bits > max) max = bits;
+    }
+    float amax;
+    memcpy(&amax, &max, sizeof amax);
+    memset(q, 0, SY_XGROUP);
+    *scale = isfinite(amax) ? 0 : NAN;
+    if (!(amax >= 0x1p-100f) || !isfinite(amax)) return;
+    *scale = amax / 127;
+    float inverse = 127 / amax;
+    for (int i = 0; i < SY_XGROUP; i++) q[i] = (int8_t)rintf(x[i] * inverse);
+}
+
+static void prepare_i8(const float *x, int64_t ldx, int64_t lo, int64_t hi, struct sy_xmat *out)
+{
+    for (int64_t r = lo; r < hi; r++) {
+        struct sy_xrow to = sy_xrow_at(out, r);
+        for (int64_t g = 0; g < out->k / SY_XGROUP; g++) {
+            int8_t *q = to.q + g * SY_XGROUP;
+            quantise_group(x + r * ldx + g * SY_XGROUP, q, to.scale + g);
+            int32_t half[2] = {0, 0};
+            for (int i = 0; i < SY_XGROUP; i++) half[i / 16] += q[i];
+            to.sum[g] = -8 * (half[0] + half[1]);
+            to.mass[g] = to.scale[g] * (float)(half[0] + half[1]);
+            for (int h = 0; h < 2; h++) {
+                to.half_sum[2 * g + h] = -8 * half[h];
+                to.half_mass[2 * g + h] = to.scale[g] * (float)half[h];
+            }
+        }
+    }
+}
+
+static void store(const struct sy_panels *w, int64_t row, int64_t panel, const float *acc, float *y, int64_t ldy,
+                  const struct sy_epilogue *e)
+{
+    int64_t c0 = panel * SY_PANEL;
+    for (int c = 0; c < SY_PANEL && c0 + c < w->n; c++) {
+        float v = acc[c];
+        if (e && e->bias) v += e->bias[c0 + c];
+        if (e && e->add) v += e->add[row * e->ld_add + c0 + c];
+        y[row * ldy + c0 + c] = v;
+    }
+}
+
+/* The 16 weights of element i of a panel, as f32. */
+static void load_column(enum sy_layout layout, const unsigned char *panel, int64_t i, float *to)
+{
+    for (int c = 0; c < SY_PANEL; c++) {
+        uint16_t h;
+        switch (layout) {
+        case SY_LAYOUT_F32:
+            memcpy(to + c, panel + (i * SY_PANEL + c) * 4, 4);
+            break;
+        case SY_LAYOUT_F16:
+            memcpy(&h, panel + (i * SY_PANEL + c) * 2, 2);
+            to[c] = sy_f16_to_f32(h);
+            break;
+        default:
+            memcpy(&h, panel + ((i / 2 * SY_PANEL + c) * 2 + i % 2) * 2, 2);
+            to[c] = sy_bf16_to_f32(h);
+        }
+    }
+}
+
+static void mul_float(const struct sy_panels *w, const struct sy_xmat *x, int64_t row_lo, int64_t row_hi,
+                      int64_t panel_lo, int64_t panel_hi, float *y, int64_t ldy, const struct sy_epilogue *e)
+{
+    for (int64_t p = panel_lo; p < panel_hi; p++)
+        for (int64_t r = row_lo; r < row_hi; r++) {
+            const unsigned char *panel = w->data + (size_t)p * w->panel_bytes, *xr = x->data + r * x->ld;
+            float acc[SY_PANEL] = {0};
+            for (int64_t i = 0; i < w->k; i++) {
+                float column[SY_PANEL], v;
+                load_column(w->layout, panel, i, column);
+                if (x->kind == SY_X_BF16) {
+                    uint16_t h;
+                    memcpy(&h, xr + i * 2, sizeof h);
+                    v = sy_bf16_to_f32(h);
+                } else {
+                    memcpy(&v, xr + i * 4, sizeof v);
+                }
+                for (int c = 0; c < SY_PANEL; c++) acc[c] += v * column[c];
+            }
+            store(w, r, p, acc, y, ldy, e);
+        }
+}
+
+/* Sixteen f16 of plane `at`, group g. */
+static void load_halves(const unsigned char *panel, size_t at, int64_t g, float *to)
+{
+    for (int c = 0; c < SY_PANEL; c++) {
+        uint16_t h;
+        memcpy(&h, panel + at + (size_t)(g * SY_PANEL + c) * 2, sizeof h);
+        to[c] = sy_f16_to_f32(h);
+    }
+}
+
+/* Four consecutive codes of column c, from element i on. */
+static void load_quad(const struct sy_panels *w, const unsigned char *panel, int64_t i, int c, uint8_t *to)
+{
+    const unsigned char *code = panel + w->code_at;
+    if (w->layout == SY_LAYOUT_I8) {
+        memcpy(to, code + (i / 4 * SY_PANEL + c) * 4, 4);
+        return;
+    }
+    memcpy(to, code + i / 32 * 256 + (i % 16 / 4 * SY_PANEL + c) * 4, 4);
+    for (int j = 0; j < 4; j++) to[j] = i % 32 < 16 ? to[j] & 15 : to[j] >> 4;
+}
+
+static void mul_int(const struct sy_panels *w, const struct sy_xmat *x, int64_t row_lo, int64_t row_hi,
+                    int64_t panel_lo, int64_t panel_hi, float *y, int64_t ldy, const struct sy_epilogue *e)
+{
+    bool halves = w->group < SY_XGROUP;
+    for (int64_t p = panel_lo; p < panel_hi; p++)
+        for (int64_t r = row_lo; r < row_hi; r++) {
+            const unsigned char *panel = w->data + (size_t)p * w->panel_bytes;
+            struct sy_xrow xr = sy_xrow_at(x, r);
+            float acc[SY_PANEL] = {0}, v[SY_PANEL];
+            for (int64_t g = 0; w->has_min && g < w->k / w->group; g++) {
+                load_halves(panel, w->min_at, g, v);
+                for (int c = 0; c < SY_PANEL; c++) acc[c] += v[c] * (halves ? xr.half_mass : xr.mass)[g];
+            }
+            for (int64_t g = 0; g < w->k / w->group; g++) {
+                int32_t start = (halves ? xr.half_sum : xr.sum)[g] * (w->zero / 8);
+                float scale = xr.scale[g * w->group / SY_XGROUP];
+                load_halves(panel, w->scale_at, g, v);
+                for (int c = 0; c < SY_PANEL; c++) {
+                    int32_t dot = start;
+                    for (int64_t i = g * w->group; i < (g + 1) * w->group; i += 4) {
+                        uint8_t code[4];
+                        load_quad(w, panel, i, c, code);
+                        for (int j = 0; j < 4; j++) dot += code[j] * xr.q[i + j];
+                    }
+                    acc[c] += (float)dot * (v[c] * scale);
+                }
+            }
+            memcpy(v, panel, sizeof v);
+            for (int c = 0; c < SY_PANEL; c++) acc[c] *= v[c];
+            store(w, r, p, acc, y, ldy, e);
+        }
+}
+
+extern const struct sy_kernels_gemm sy_gemm_generic;
+const struct sy_kernels_gemm sy_gemm_generic = {
+    .prepare = {[SY_X_F32] = prepare_f32, [SY_X_BF16] = prepare_bf16, [SY_X_I8] = prepare_i8},
+    .mul =
+        {
+            [SY_LAYOUT_F32] = mul_float,
+            [SY_LAYOUT_F16] = mul_float,
+            [SY_LAYOUT_BF16] = mul_float,
+            [SY_LAYOUT_WBF16] = mul_float,
+            [SY_LAYOUT_I8] = mul_int,
+            [SY_LAYOUT_I4] = mul_int,
+        },
+};
