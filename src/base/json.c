@@ -114,6 +114,7 @@ struct sy_json *sy_json_new_int(int64_t v) { return our(json_integer(v)); }
 struct sy_json *sy_json_new_number(double v) { return our(json_real(v)); }
 struct sy_json *sy_json_new_bool(bool v) { return our(json_boolean(v)); }
 struct sy_json *sy_json_new_text(const char *s, size_t n) { return our(json_stringn(s, n)); }
+struct sy_json *sy_json_share(const struct sy_json *j) { return our(json_incref(jan(j))); }
 bool sy_json_set_take(struct sy_json *o, const char *key, struct sy_json *v)
 {
     return json_object_set_new(jan(o), key, jan(v)) == 0;

@@ -38,6 +38,7 @@ struct sy_json *sy_json_new_int(int64_t);
 struct sy_json *sy_json_new_number(double); /* finite, or it fails */
 struct sy_json *sy_json_new_bool(bool);
 struct sy_json *sy_json_new_text(const char *, size_t n); /* fails on invalid UTF-8 */
+struct sy_json *sy_json_share(const struct sy_json *); /* one more owner of the same value; sy_json_free() each */
 bool sy_json_set_take(struct sy_json *object, const char *key, struct sy_json *value); /* takes value, even NULL */
 bool sy_json_push_take(struct sy_json *array, struct sy_json *value);                  /* false: it failed */
 

@@ -1,10 +1,14 @@
 /* checkpoint.h - a model's files, opened read-only: GGUF v2/v3 (possibly sharded) or a Hugging Face folder
  * (config.json, *.safetensors with or without an index, tokenizer files).
  *
- * Both kinds give the same description. Names are the Hugging Face names of the architecture ("model.layers.0.
- * self_attn.q_proj.weight"); a GGUF's names and metadata are mapped once, here, onto those names and onto a
- * config in the Hugging Face dialect, so models know one dialect. Everything is checked when opened: sizes,
- * offsets, counts, types, alignment, overlap. Owned by one thread while opening; afterwards immutable and shared. */
+ * Both kinds give the same description. Names are the Hugging Face names of the architecture
+ * ("model.layers.0.self_attn.q_proj.weight"); a GGUF's names and metadata are mapped once, here, onto those
+ * names and onto a config in the Hugging Face dialect, so models know one dialect. Everything is checked when
+ * opened: sizes, offsets, counts, types, alignment, overlap. Owned by one thread while opening; afterwards
+ * immutable and shared.
+ *
+ * Formats: GGUF (ggml-org/ggml, docs/gguf.md), safetensors (huggingface/safetensors, README "Format"),
+ * Hugging Face model folders and snapshots of the hub's cache. */
 #pragma once
 #include "base/json.h"
 #include "quant/quant.h"
@@ -15,13 +19,16 @@ struct sy_checkpoint;
 struct sy_tensor {
     const char *name;              /* mapped (Hugging Face) name, borrowed from the checkpoint */
     const char *file_name;         /* as the file calls it, for messages */
-    const struct sy_quant *format;
-    int n_dim;
+    const char *file;              /* the file it is in, for messages */
+    const struct sy_quant *format; /* NULL: nothing in quant/ reads this dtype; whoever needs it refuses it */
+    const char *dtype;             /* "BF16", or a GGUF's format by our name ("q4_k"), for messages */
+    int n_dim;                     /* 0 (a single number) to 4; of more than 4 the outer ones are folded */
     int64_t dim[4];                /* dim[n_dim-1] is contiguous; unused ones are 1 */
-    const unsigned char *data;     /* mapped, read-only, valid until the checkpoint is freed */
+    const unsigned char *data;     /* mapped, read-only, until the checkpoint is freed; of any alignment */
     size_t n_bytes;
-    /* GGUF's Llama family stores q and k rows of each head as interleaved rope pairs. head_rows > 0: logical row r
-     * of a head of head_rows rows is stored at row sy_tensor_row(); bit-exact, rows are only reordered. */
+    /* GGUF's Llama family stores q and k rows of each head as interleaved rope pairs. head_rows > 0: logical
+     * row r of a head of head_rows rows is stored at row sy_tensor_row(); bit-exact, rows are only reordered.
+     * Of a bias (n_dim 1) the elements are the rows. */
     int32_t head_rows;
     bool norm_plus_one;            /* the (1+w) offset of Gemma-like norms is already added in the file */
 };
@@ -40,36 +47,42 @@ void sy_checkpoint_free(struct sy_checkpoint *);
 
 const char *sy_checkpoint_path(const struct sy_checkpoint *);
 const char *sy_checkpoint_kind(const struct sy_checkpoint *); /* "gguf" or "safetensors" */
-/* config.json's root object (or the one made from GGUF metadata; "architectures" and "model_type" always there).
- * A composite config's text_config is flattened: its keys win, "architectures" stays the root's. */
+/* config.json's root object (or the one made from GGUF metadata); "architectures" (a list of names) and
+ * "model_type" are always there. A composite config's text_config is flattened: its keys win, but
+ * "architectures" stays the root's. GGUF's Llama 3 rope comes as rope_scaling {"rope_type": "factors",
+ * "factors": [head_dim / 2 numbers]}, by which the angles are divided. */
 const struct sy_json *sy_checkpoint_config(const struct sy_checkpoint *);
-const struct sy_json *sy_checkpoint_generation(const struct sy_checkpoint *); /* generation_config.json or NULL */
+/* generation_config.json, or token ids from GGUF metadata; NULL: none. */
+const struct sy_json *sy_checkpoint_generation(const struct sy_checkpoint *);
 size_t sy_checkpoint_count(const struct sy_checkpoint *);
 const struct sy_tensor *sy_checkpoint_at(const struct sy_checkpoint *, size_t i);
 const struct sy_tensor *sy_checkpoint_find(const struct sy_checkpoint *, const char *name); /* NULL: absent */
-/* Fails unless each tensor was asked for by sy_checkpoint_find through `used` [count], or is known to be no part
- * of the text model (vision towers, rotary tables, tokenizer bits): names the first extra one. */
+/* The i of sy_checkpoint_at() for a tensor of this checkpoint. */
+size_t sy_checkpoint_index(const struct sy_checkpoint *, const struct sy_tensor *);
+/* Fails unless used[i] is set for each tensor i of [count], or it is known to be no part of the text model
+ * (vision towers, rotary tables, heads for multi-token prediction, a stored copy of tied embeddings): names
+ * the first extra one. */
 SY_CHECK sy_status sy_checkpoint_check_extra(const struct sy_checkpoint *, const bool *used, struct sy_err *);
 
 struct sy_text {
     const char *at;
     size_t n;
 };
-/* What a tokenizer is made of. Exactly one of json (tokenizer.json, parsed) and gguf is set, or neither: no tokenizer. */
+/* What a tokenizer is made of. One of json (tokenizer.json, parsed) and gguf is there, or neither. */
 struct sy_gguf_vocab {             /* GGUF tokenizer.ggml.*; strings are borrowed, not NUL-terminated */
     const char *model, *pre;       /* "llama", "gpt2", "bert", "t5", ...; pre may be NULL */
     size_t n_token, n_merge;
     const struct sy_text *token, *merge;
     const float *score;            /* [n_token] or NULL */
-    const int32_t *type;           /* [n_token] or NULL: 1 normal 2 unknown 3 control 4 user 5 unused 6 byte */
+    const int32_t *type;           /* or NULL: 1 normal 2 unknown 3 control 4 user 5 unused 6 byte */
     int64_t bos, eos, eot, unk, pad, sep, cls, mask; /* -1: absent */
     int add_bos, add_eos, add_space_prefix, remove_extra_whitespaces; /* -1: absent */
     const unsigned char *charsmap; /* precompiled_charsmap or NULL */
     size_t n_charsmap;
 };
 const struct sy_json *sy_checkpoint_tokenizer_json(const struct sy_checkpoint *);   /* NULL: none */
-const struct sy_json *sy_checkpoint_tokenizer_config(const struct sy_checkpoint *); /* tokenizer_config.json or NULL */
+const struct sy_json *sy_checkpoint_tokenizer_config(const struct sy_checkpoint *); /* NULL: none */
 const struct sy_gguf_vocab *sy_checkpoint_gguf_vocab(const struct sy_checkpoint *); /* NULL: none */
-/* The chat template's source (GGUF tokenizer.chat_template, tokenizer_config.json "chat_template" (string, or a list
- * of {name, template}: "default"), or chat_template.jinja), or NULL. */
+/* The chat template's source, or NULL: GGUF tokenizer.chat_template; of a folder chat_template.jinja, or else
+ * tokenizer_config.json "chat_template" (a string, or a list of {name, template}: "default"). */
 const char *sy_checkpoint_chat_template(const struct sy_checkpoint *, size_t *n);

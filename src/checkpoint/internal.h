@@ -1,0 +1,147 @@
+/* internal.h - what the files of checkpoint/ share. Only they and their tests include it. */
+#pragma once
+#include "base/arena.h"
+#include "base/file.h"
+#include "checkpoint/checkpoint.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "both file formats store little-endian numbers");
+
+enum {
+    SY_CKPT_TENSORS_MAX = 1 << 20, /* the largest published models have some 10^5 */
+    SY_CKPT_LAYERS_MAX = 1 << 14,
+    SY_CKPT_EXPERTS_MAX = 1 << 14,
+};
+
+/* One file in memory; name is for messages. */
+struct sy_bytes {
+    const char *name;
+    const unsigned char *at;
+    size_t n;
+};
+
+struct sy_checkpoint {
+    const struct sy_env *env;
+    struct sy_arena mem;           /* names, vocabulary arrays */
+    const char *path, *kind;
+    struct sy_map *map;            /* [n_map] what to unmap at the end */
+    size_t n_map;
+    struct sy_tensor *tensor;      /* [n_tensor] of cap_tensor, in file order */
+    size_t n_tensor, cap_tensor;
+    uint32_t *by_name;             /* [n_tensor] indices into tensor, sorted by name */
+    struct sy_json *config, *generation, *tokenizer, *tokenizer_config;
+    struct sy_gguf_vocab *vocab;   /* in mem, or NULL */
+    const char *chat_template;     /* in mem or in a JSON value, or NULL */
+    size_t n_chat_template;
+};
+
+/* ---- checkpoint.c -------------------------------------------------------------------------------------- */
+
+/* Maps a file that lives as long as the checkpoint. name is copied. */
+sy_status sy_ckpt_map(struct sy_checkpoint *, const char *path, struct sy_bytes *out, struct sy_err *);
+sy_status sy_ckpt_add(struct sy_checkpoint *, const struct sy_tensor *, struct sy_err *);
+sy_status sy_ckpt_nomem(const struct sy_checkpoint *, struct sy_err *);
+
+/* Opening from memory: what the path version does once its files are mapped, and what fuzzing starts from.
+ * The bytes are borrowed until the checkpoint is freed. */
+sy_status sy_checkpoint_from_gguf(const struct sy_env *, const struct sy_bytes *shard, size_t n,
+                                  struct sy_checkpoint **out, struct sy_err *);
+sy_status sy_checkpoint_from_safetensors(const struct sy_env *, const struct sy_bytes *config,
+                                         const struct sy_bytes *shard, size_t n, struct sy_checkpoint **out,
+                                         struct sy_err *);
+
+/* ---- safetensors.c, folder.c --------------------------------------------------------------------------- */
+
+/* Adds the tensors of one file to the checkpoint. */
+sy_status sy_safetensors_read(struct sy_checkpoint *, const struct sy_bytes *, struct sy_err *);
+sy_status sy_folder_open(struct sy_checkpoint *, struct sy_err *);
+/* Checks a parsed config.json, flattens a composite one and gives it to the checkpoint; takes config. */
+sy_status sy_folder_config_take(struct sy_checkpoint *, struct sy_json *config, const char *where,
+                                struct sy_err *);
+
+/* ---- gguf.c: the container ----------------------------------------------------------------------------- */
+
+enum sy_gguf_type { /* numbers of the GGUF specification */
+    SY_GGUF_U8, SY_GGUF_I8, SY_GGUF_U16, SY_GGUF_I16, SY_GGUF_U32, SY_GGUF_I32, SY_GGUF_F32, SY_GGUF_BOOL,
+    SY_GGUF_STRING, SY_GGUF_ARRAY, SY_GGUF_U64, SY_GGUF_I64, SY_GGUF_F64, SY_GGUF_N_TYPE,
+};
+struct sy_gguf_kv {
+    const char *key;
+    uint32_t type, elem;           /* elem: of an array */
+    uint64_t n;                    /* elements; 1 unless an array */
+    const unsigned char *at;       /* the value in the file, unaligned; a string's length comes first */
+};
+struct sy_gguf {                   /* all shards together; arrays are the checkpoint arena's */
+    const char *file;              /* of the first shard, for messages */
+    struct sy_gguf_kv *kv;         /* of the first shard */
+    size_t n_kv;
+    struct sy_tensor *raw;         /* [n_raw] under the file's own names */
+    size_t n_raw, cap_raw;
+    int64_t n_split, n_split_tensor; /* as the first shard declares; n_split_tensor is -1 when it does not */
+};
+sy_status sy_gguf_open(struct sy_checkpoint *, struct sy_err *);                       /* files, from path */
+sy_status sy_gguf_read(struct sy_checkpoint *, const struct sy_bytes *shard, size_t n, struct sy_err *);
+const struct sy_tensor *sy_gguf_raw(const struct sy_gguf *, const char *file_name); /* NULL: absent */
+
+/* ---- gguf_meta.c --------------------------------------------------------------------------------------- */
+
+/* Reading metadata: the first failure sticks in err and st; later calls return an in-range value. */
+struct sy_gguf_meta {
+    const struct sy_gguf *g;
+    struct sy_err *err;
+    sy_status st;
+};
+const struct sy_gguf_kv *sy_gguf_find(const struct sy_gguf_meta *, const char *key); /* NULL: absent */
+const char *sy_gguf_type_name(uint32_t type);
+int64_t sy_gguf_int(struct sy_gguf_meta *, const char *key, int64_t lo, int64_t hi); /* required */
+int64_t sy_gguf_int_or(struct sy_gguf_meta *, const char *key, int64_t otherwise, int64_t lo, int64_t hi);
+/* One number, or an array of n_layer equal ones; layers that differ are refused. */
+int64_t sy_gguf_int_layers(struct sy_gguf_meta *, const char *key, int64_t n_layer, int64_t lo, int64_t hi);
+double sy_gguf_num(struct sy_gguf_meta *, const char *key, double lo, double hi); /* required */
+double sy_gguf_num_or(struct sy_gguf_meta *, const char *key, double otherwise, double lo, double hi);
+int sy_gguf_bool_or(struct sy_gguf_meta *, const char *key, int otherwise);
+bool sy_gguf_text(struct sy_gguf_meta *, const char *key, struct sy_text *out); /* false: absent or refused */
+/* The array, or NULL when absent or refused for not being an array of that type. */
+const struct sy_gguf_kv *sy_gguf_array(struct sy_gguf_meta *, const char *key, uint32_t elem);
+int64_t sy_gguf_elem_int(const struct sy_gguf_kv *, uint64_t i); /* of integers or bools */
+sy_status sy_gguf_refuse(struct sy_gguf_meta *, sy_status, const char *fmt, ...) SY_PRINTF(3, 4);
+
+/* ---- gguf_config.c, gguf_vocab.c: metadata to config, generation config, vocabulary -------------------- */
+
+struct sy_gguf_arch;
+struct sy_gguf_dims {              /* what mapping names needs to know */
+    const struct sy_gguf_arch *arch;
+    int64_t n_layer, n_expert, head_dim;
+};
+sy_status sy_gguf_config(struct sy_checkpoint *, const struct sy_gguf *, struct sy_gguf_dims *,
+                         struct sy_err *);
+sy_status sy_gguf_tokenizer(struct sy_checkpoint *, const struct sy_gguf *, struct sy_err *);
+
+/* ---- names.c ------------------------------------------------------------------------------------------- */
+
+struct sy_name_rule {
+    const char *gguf;              /* "attn_q": of blk.N.attn_q.weight; NULL ends a table */
+    const char *hf;                /* "self_attn.q_proj": of model.layers.N.self_attn.q_proj.weight */
+    unsigned flags;
+};
+enum {
+    SY_NAME_ROPE = 1,              /* q or k: rows may be stored as rope pairs */
+    SY_NAME_NORM = 2,
+    SY_NAME_EXPERTS = 4,           /* [n_expert, rows, cols], one tensor each; '#' in hf is the number */
+    SY_NAME_ROW = 8,               /* a vector here, a matrix of one row there */
+};
+struct sy_gguf_arch {
+    const char *name;              /* general.architecture */
+    const char *hf_class, *model_type, *act;
+    bool rope_pairs;               /* the converter interleaves the rope pairs of q and k */
+    bool norm_plus_one;            /* the converter adds the 1 of (1+w) norms */
+    const struct sy_name_rule *names; /* looked up before the common ones */
+};
+const struct sy_gguf_arch *sy_gguf_arch_find(const struct sy_text *name); /* NULL: unknown */
+void sy_gguf_arch_list(char *text, size_t n); /* "gemma2, gemma3, ...", for messages */
+/* Adds every raw tensor to the checkpoint under its Hugging Face name; ones without a rule keep their own. */
+sy_status sy_names_map(struct sy_checkpoint *, const struct sy_gguf *, const struct sy_gguf_dims *,
+                       struct sy_err *);
+/* The name of the text model's tensor inside a composite model; name itself otherwise. */
+const char *sy_names_text(struct sy_checkpoint *, const char *name);
+/* Whether a tensor that nobody asked for is known not to be needed. */
+bool sy_names_ignorable(const char *name, const struct sy_json *config);

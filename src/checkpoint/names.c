@@ -1,0 +1,244 @@
+/* Tensor names: a GGUF's to the Hugging Face names of its architecture, and a composite model's to those of
+ * its text model. What a GGUF converter does to q and k rows and to norms stands here too. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint/internal.h"
+
+static const struct sy_name_rule whole_model[] = {
+    {"token_embd", "model.embed_tokens", 0},
+    {"output_norm", "model.norm", SY_NAME_NORM},
+    {"output", "lm_head", 0},
+    {NULL, NULL, 0},
+};
+static const struct sy_name_rule block[] = {
+    {"attn_norm", "input_layernorm", SY_NAME_NORM},
+    {"attn_q", "self_attn.q_proj", SY_NAME_ROPE},
+    {"attn_k", "self_attn.k_proj", SY_NAME_ROPE},
+    {"attn_v", "self_attn.v_proj", 0},
+    {"attn_output", "self_attn.o_proj", 0},
+    {"attn_q_norm", "self_attn.q_norm", SY_NAME_NORM},
+    {"attn_k_norm", "self_attn.k_norm", SY_NAME_NORM},
+    {"ffn_norm", "post_attention_layernorm", SY_NAME_NORM},
+    {"ffn_gate", "mlp.gate_proj", 0},
+    {"ffn_up", "mlp.up_proj", 0},
+    {"ffn_down", "mlp.down_proj", 0},
+    {NULL, NULL, 0},
+};
+static const struct sy_name_rule block_gemma[] = {
+    {"post_attention_norm", "post_attention_layernorm", SY_NAME_NORM},
+    {"ffn_norm", "pre_feedforward_layernorm", SY_NAME_NORM},
+    {"post_ffw_norm", "post_feedforward_layernorm", SY_NAME_NORM},
+    {NULL, NULL, 0},
+};
+static const struct sy_name_rule block_mixtral[] = {
+    {"ffn_gate_inp", "block_sparse_moe.gate", 0},
+    {"ffn_gate_exps", "block_sparse_moe.experts.#.w1", SY_NAME_EXPERTS},
+    {"ffn_down_exps", "block_sparse_moe.experts.#.w2", SY_NAME_EXPERTS},
+    {"ffn_up_exps", "block_sparse_moe.experts.#.w3", SY_NAME_EXPERTS},
+    {NULL, NULL, 0},
+};
+static const struct sy_name_rule block_qwen_moe[] = {
+    {"ffn_gate_inp", "mlp.gate", 0},
+    {"ffn_gate_exps", "mlp.experts.#.gate_proj", SY_NAME_EXPERTS},
+    {"ffn_up_exps", "mlp.experts.#.up_proj", SY_NAME_EXPERTS},
+    {"ffn_down_exps", "mlp.experts.#.down_proj", SY_NAME_EXPERTS},
+    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate", SY_NAME_ROW},
+    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj", 0},
+    {"ffn_up_shexp", "mlp.shared_expert.up_proj", 0},
+    {"ffn_down_shexp", "mlp.shared_expert.down_proj", 0},
+    {NULL, NULL, 0},
+};
+static const struct sy_name_rule none[] = {{NULL, NULL, 0}};
+
+/* Llama, Mistral and Mixtral are all converted to "llama"; gguf_config.c tells them apart by their keys. */
+static const struct sy_gguf_arch archs[] = {
+    {"gemma2", "Gemma2ForCausalLM", "gemma2", "gelu_pytorch_tanh", false, true, block_gemma},
+    {"gemma3", "Gemma3ForCausalLM", "gemma3_text", "gelu_pytorch_tanh", false, true, block_gemma},
+    {"granite", "GraniteForCausalLM", "granite", "silu", true, false, none},
+    {"llama", "LlamaForCausalLM", "llama", "silu", true, false, block_mixtral},
+    {"mistral3", "MistralForCausalLM", "mistral", "silu", true, false, none},
+    {"qwen2", "Qwen2ForCausalLM", "qwen2", "silu", false, false, none},
+    {"qwen2moe", "Qwen2MoeForCausalLM", "qwen2_moe", "silu", false, false, block_qwen_moe},
+    {"qwen3", "Qwen3ForCausalLM", "qwen3", "silu", false, false, none},
+    {"qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe", "silu", false, false, block_qwen_moe},
+    {"smollm3", "SmolLM3ForCausalLM", "smollm3", "silu", true, false, none},
+};
+
+const struct sy_gguf_arch *sy_gguf_arch_find(const struct sy_text *name)
+{
+    for (size_t i = 0; i < SY_COUNT(archs); i++)
+        if (strlen(archs[i].name) == name->n && !memcmp(archs[i].name, name->at, name->n)) return &archs[i];
+    return NULL;
+}
+
+void sy_gguf_arch_list(char *text, size_t n)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < SY_COUNT(archs) && at < n; i++)
+        at += (size_t)snprintf(text + at, n - at, "%s%s", i ? ", " : "", archs[i].name);
+}
+
+/* ---- GGUF names ---------------------------------------------------------------------------------------- */
+
+static const struct sy_name_rule *rule_for(const struct sy_name_rule *r, const char *stem, size_t n)
+{
+    for (; r->gguf; r++)
+        if (strlen(r->gguf) == n && !memcmp(r->gguf, stem, n)) return r;
+    return NULL;
+}
+
+/* A decimal number without leading zeros, below limit, up to the dot; -1: none. Moves *s behind the dot. */
+static int64_t number(const char **s, int64_t limit)
+{
+    const char *p = *s;
+    int64_t v = 0;
+    if (*p == '0' && p[1] != '.') return -1;
+    for (; *p >= '0' && *p <= '9'; p++) {
+        v = 10 * v + (*p - '0');
+        if (v >= limit) return -1;
+    }
+    if (p == *s || *p != '.') return -1;
+    *s = p + 1;
+    return v;
+}
+
+/* The rule for a GGUF name, with its layer (-1: none) and what follows the last dot; NULL: no rule. */
+static const struct sy_name_rule *parse(const char *name, const struct sy_gguf_dims *d, int64_t *layer,
+                                        const char **suffix)
+{
+    const char *dot = strrchr(name, '.');
+    if (!dot || (strcmp(dot, ".weight") && strcmp(dot, ".bias"))) return NULL;
+    *suffix = dot + 1;
+    *layer = -1;
+    if (strncmp(name, "blk.", 4)) return rule_for(whole_model, name, (size_t)(dot - name));
+    const char *stem = name + 4;
+    *layer = number(&stem, d->n_layer);
+    if (*layer < 0 || stem > dot) return NULL;
+    const struct sy_name_rule *r = rule_for(d->arch->names, stem, (size_t)(dot - stem));
+    return r ? r : rule_for(block, stem, (size_t)(dot - stem));
+}
+
+/* One tensor per expert: slices of the stored one, where they lie. */
+static sy_status map_experts(struct sy_checkpoint *c, struct sy_tensor t, const struct sy_name_rule *r,
+                             int64_t layer, const char *suffix, const struct sy_gguf_dims *d,
+                             struct sy_err *err)
+{
+    if (t.n_dim != 3 || t.dim[0] != d->n_expert)
+        return sy_fail(err, SY_ESHAPE,
+                       "'%s': tensor '%s': expected 3 dimensions with %lld experts outermost "
+                       "(expert_count), found %d with %lld",
+                       t.file, t.file_name, (long long)d->n_expert, t.n_dim, (long long)t.dim[0]);
+    const char *mark = strchr(r->hf, '#');
+    t.n_dim = 2;
+    t.dim[0] = t.dim[1];
+    t.dim[1] = t.dim[2];
+    t.dim[2] = 1;
+    t.n_bytes /= (size_t)d->n_expert;
+    for (int64_t i = 0; i < d->n_expert; i++) {
+        t.name = sy_arena_printf(&c->mem, "model.layers.%lld.%.*s%lld%s.%s", (long long)layer,
+                                 (int)(mark - r->hf), r->hf, (long long)i, mark + 1, suffix);
+        if (!t.name) return sy_ckpt_nomem(c, err);
+        sy_status st = sy_ckpt_add(c, &t, err);
+        if (st) return st;
+        t.data += t.n_bytes;
+    }
+    return SY_OK;
+}
+
+static sy_status map_one(struct sy_checkpoint *c, struct sy_tensor t, const struct sy_gguf_dims *d,
+                         struct sy_err *err)
+{
+    int64_t layer;
+    const char *suffix;
+    const struct sy_name_rule *r = parse(t.file_name, d, &layer, &suffix);
+    if (!r) return sy_ckpt_add(c, &t, err);
+    if (r->flags & SY_NAME_EXPERTS) return map_experts(c, t, r, layer, suffix, d, err);
+    if (layer < 0) t.name = sy_arena_printf(&c->mem, "%s.%s", r->hf, suffix);
+    else t.name = sy_arena_printf(&c->mem, "model.layers.%lld.%s.%s", (long long)layer, r->hf, suffix);
+    if (!t.name) return sy_ckpt_nomem(c, err);
+    if ((r->flags & SY_NAME_ROW) && t.n_dim == 1) {
+        t.n_dim = 2;
+        t.dim[1] = t.dim[0];
+        t.dim[0] = 1;
+    }
+    if ((r->flags & SY_NAME_ROPE) && d->arch->rope_pairs) {
+        if (t.n_dim > 2 || t.dim[0] % d->head_dim)
+            return sy_fail(err, SY_ESHAPE,
+                           "'%s': tensor '%s': expected whole heads of %lld rows, found %lld rows in %d "
+                           "dimensions",
+                           t.file, t.file_name, (long long)d->head_dim, (long long)t.dim[0], t.n_dim);
+        t.head_rows = (int32_t)d->head_dim;
+    }
+    t.norm_plus_one = (r->flags & SY_NAME_NORM) && d->arch->norm_plus_one && !strcmp(suffix, "weight");
+    return sy_ckpt_add(c, &t, err);
+}
+
+sy_status sy_names_map(struct sy_checkpoint *c, const struct sy_gguf *g, const struct sy_gguf_dims *d,
+                       struct sy_err *err)
+{
+    for (size_t i = 0; i < g->n_raw; i++) {
+        sy_status st = map_one(c, g->raw[i], d, err);
+        if (st) return st;
+    }
+    return SY_OK;
+}
+
+/* ---- Hugging Face names -------------------------------------------------------------------------------- */
+
+static bool starts(const char *s, const char *with) { return !strncmp(s, with, strlen(with)); }
+static bool ends(const char *s, const char *with)
+{
+    size_t n = strlen(s), m = strlen(with);
+    return n >= m && !strcmp(s + n - m, with);
+}
+
+const char *sy_names_text(struct sy_checkpoint *c, const char *name)
+{
+    static const struct {
+        const char *composite, *text;
+    } prefix[] = {
+        {"model.language_model.", "model."},
+        {"language_model.model.", "model."},
+        {"language_model.lm_head.", "lm_head."},
+        {"model.text_model.", "model."},
+    };
+    for (size_t i = 0; i < SY_COUNT(prefix); i++)
+        if (starts(name, prefix[i].composite))
+            return sy_arena_printf(&c->mem, "%s%s", prefix[i].text, name + strlen(prefix[i].composite));
+    return name;
+}
+
+bool sy_names_ignorable(const char *name, const struct sy_json *config)
+{
+    /* Other modalities, and heads for multi-token prediction (Qwen's own; DeepSeek's are layers, below). */
+    static const char *const parts[] = {
+        "visual.",       "vision_tower.",          "vision_model.", "vision_encoder.", "audio_tower.",
+        "mm_projector.", "multi_modal_projector.", "embed_vision.", "embed_audio.",    "connector.",
+        "mtp.",
+    };
+    /* Tables that follow from the config, and scales of activations or of a quantised cache. */
+    static const char *const tails[] = {
+        ".rotary_emb.inv_freq",
+        ".attn_rot_embd.weight",
+        ".input_scale",
+        ".input_global_scale",
+        ".k_scale",
+        ".v_scale",
+    };
+    const char *inner = starts(name, "model.") ? name + 6 : name;
+    for (size_t i = 0; i < SY_COUNT(parts); i++)
+        if (starts(inner, parts[i])) return true;
+    for (size_t i = 0; i < SY_COUNT(tails); i++)
+        if (ends(name, tails[i])) return true;
+    if (!strcmp(name, "rope_freqs.weight")) return true; /* gguf_config.c put it into the config */
+    if (!strcmp(name, "lm_head.weight"))
+        return sy_json_bool(sy_json_get(config, "tie_word_embeddings"), false);
+    if (!starts(name, "model.layers.")) return false;
+    const char *digits = name + 13;
+    int64_t n_layer = sy_json_int(sy_json_get(config, "num_hidden_layers"), 0);
+    int64_t n_next = sy_json_int(sy_json_get(config, "num_nextn_predict_layers"), 0);
+    int64_t layer = number(&digits, SY_CKPT_LAYERS_MAX);
+    return layer >= n_layer && n_layer > 0 && n_next > 0 && layer - n_layer < n_next;
+}
