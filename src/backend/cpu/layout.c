@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { HALF_GROUP = SY_XGROUP / 2, FACTOR_BITS = 14, EXP_MIN = -100 };
+enum { HALF_GROUP = SY_XGROUP / 2, FACTOR_BITS = 14, EXP_MIN = -100, PLANES = 7 /* of struct sy_xplanes */ };
 
 static const struct {
     const char *name;
@@ -83,6 +83,12 @@ static size_t line_up(size_t n)
     return (n + 63) / 64 * 64;
 }
 
+/* A tile of the matrix units takes 32 elements of bf16 at once. */
+static int64_t pad_bf16(int64_t k)
+{
+    return (k + 31) / 32 * 32;
+}
+
 void sy_panels_plan(struct sy_panels *p, enum sy_layout layout, const struct sy_quant *q, int64_t n, int64_t k)
 {
     *p = (struct sy_panels){.layout = layout, .n = n, .k = k};
@@ -96,7 +102,7 @@ void sy_panels_plan(struct sy_panels *p, enum sy_layout layout, const struct sy_
         break;
     case SY_LAYOUT_BF16:
     case SY_LAYOUT_WBF16:
-        bytes = (len + 1) / 2 * columns * 2 * sizeof(uint16_t);
+        bytes = (size_t)pad_bf16(k) * columns * sizeof(uint16_t);
         break;
     default:
         p->group = q->affine.group;
@@ -210,18 +216,26 @@ size_t sy_panels_scratch(int64_t k)
 
 static size_t row_bytes_of(enum sy_xkind kind, int64_t k)
 {
-    size_t len = (size_t)k;
-    if (kind == SY_X_F32) return odd_lines(len * sizeof(float));
-    if (kind == SY_X_BF16) return odd_lines((len + 1) / 2 * 2 * sizeof(uint16_t));
-    return odd_lines(len + len / SY_XGROUP * 7 * sizeof(float));
+    if (kind == SY_X_F32) return odd_lines((size_t)k * sizeof(float));
+    if (kind == SY_X_BF16) return odd_lines((size_t)pad_bf16(k) * sizeof(uint16_t));
+    return odd_lines((size_t)k);
+}
+
+/* Few rows stand tight, many whole lines apart. */
+static size_t plane_row(int64_t m)
+{
+    return m < SY_PANEL ? (size_t)m : odd_lines((size_t)m * sizeof(float)) / sizeof(float);
 }
 
 size_t sy_xmat_bytes(enum sy_xkind kind, int64_t m, int64_t k)
 {
-    return row_bytes_of(kind, k) * (size_t)m;
+    size_t n = row_bytes_of(kind, k) * (size_t)m;
+    if (kind == SY_X_I8) n += line_up((size_t)(k / SY_XGROUP) * PLANES * plane_row(m) * sizeof(float));
+    return n;
 }
 
 void sy_xmat_init(struct sy_xmat *x, enum sy_xkind kind, int64_t m, int64_t k, void *mem)
 {
     *x = (struct sy_xmat){.kind = kind, .m = m, .k = k, .data = mem, .ld = (int64_t)row_bytes_of(kind, k)};
+    if (kind == SY_X_I8) x->ld_group = (int64_t)plane_row(m);
 }

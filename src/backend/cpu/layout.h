@@ -6,7 +6,7 @@
  *
  *   F32    [k][c] f32                                                       x: f32
  *   F16    [k][c] f16, rounded to nearest even                              x: f32
- *   BF16   [k/2][c][2] bf16: pairs of k, the last padded with 0             x: bf16
+ *   BF16   [k/2][c][2] bf16: pairs of k, padded with 0 to a multiple of 32  x: bf16, padded alike
  *   WBF16  the same bytes, widened exactly in the product                   x: f32
  *   I8     factor [c] f32 | min [k/group][c] f16 (if has_min) | scale [k/group][c] f16 | code [k/4][c][4] u8
  *   I4     the same, but code [k/32][4][c][4] u8: byte j of quad q < 4 of a block of 32 holds code 4q+j in its low
@@ -40,26 +40,26 @@ struct sy_xmat {            /* activations prepared for a layout: caller's memor
     int64_t m, k;
     unsigned char *data;    /* sy_xmat_bytes() of them, 64-byte aligned */
     int64_t ld;             /* bytes from row to row */
+    int64_t ld_group;       /* int8: elements from group to group of the planes below */
 };
 
-/* One row of int8 activations, in planes; group g is elements 32g .. 32g+31, half h is 16h .. 16h+15. The sums of
- * codes that a zero point or a min needs are made once here. */
-struct sy_xrow {
-    int8_t *q;              /* [k] */
+/* What stands after the m rows of int8 codes: planes of numbers by group, rows side by side, so that a tile of rows
+ * finds those of a group in one cache line. Group g of row r is at [g * ld_group + r]; g is elements 32g .. 32g+31,
+ * a half h is 16h .. 16h+15. The sums of codes that a zero point or a min needs are made once, here. */
+struct sy_xplanes {
     float *scale;           /* [k/32] */
-    int32_t *sum;           /* [k/32] -8 * sum of q: the start value that takes a zero point of 8 off */
+    int32_t *sum;           /* [k/32] -8 * sum of codes: the start value that takes a zero point of 8 off */
     int32_t *half_sum;      /* [k/16] the same of halves */
-    float *mass;            /* [k/32] scale * sum of q: what a min is multiplied by */
+    float *mass;            /* [k/32] scale * sum of codes: what a min is multiplied by */
     float *half_mass;       /* [k/16] */
 };
-static inline struct sy_xrow sy_xrow_at(const struct sy_xmat *x, int64_t row)
+static inline struct sy_xplanes sy_xplanes_of(const struct sy_xmat *x)
 {
-    int64_t n = x->k / SY_XGROUP;
-    int8_t *q = (int8_t *)x->data + row * x->ld;
-    float *scale = (float *)(void *)(q + x->k);
+    int64_t n = x->k / SY_XGROUP * x->ld_group;
+    float *scale = (float *)(void *)(x->data + x->m * x->ld);
     int32_t *sum = (int32_t *)(scale + n);
     float *mass = (float *)(sum + 3 * n);
-    return (struct sy_xrow){q, scale, sum, sum + n, mass, mass + n};
+    return (struct sy_xplanes){scale, sum, sum + n, mass, mass + n};
 }
 
 /* Which layout a stored format takes under a compute mode; refused when the mode cannot be honoured (int8 for a float

@@ -15,7 +15,7 @@ static void prepare_bf16(const float *x, int64_t ldx, int64_t lo, int64_t hi, st
     for (int64_t r = lo; r < hi; r++) {
         uint16_t *to = (uint16_t *)(void *)(out->data + r * out->ld);
         for (int64_t i = 0; i < out->k; i++) to[i] = sy_f32_to_bf16(x[r * ldx + i]);
-        if (out->k % 2) to[out->k] = 0;
+        for (int64_t i = out->k; i % 32; i++) to[i] = 0;
     }
 }
 
@@ -40,21 +40,22 @@ static void quantise_group(const float *x, int8_t *q, float *scale)
 
 static void prepare_i8(const float *x, int64_t ldx, int64_t lo, int64_t hi, struct sy_xmat *out)
 {
-    for (int64_t r = lo; r < hi; r++) {
-        struct sy_xrow to = sy_xrow_at(out, r);
+    struct sy_xplanes to = sy_xplanes_of(out);
+    for (int64_t r = lo; r < hi; r++)
         for (int64_t g = 0; g < out->k / SY_XGROUP; g++) {
-            int8_t *q = to.q + g * SY_XGROUP;
-            quantise_group(x + r * ldx + g * SY_XGROUP, q, to.scale + g);
+            int8_t *q = (int8_t *)out->data + r * out->ld + g * SY_XGROUP;
+            int64_t at = g * out->ld_group + r;
+            quantise_group(x + r * ldx + g * SY_XGROUP, q, to.scale + at);
             int32_t half[2] = {0, 0};
             for (int i = 0; i < SY_XGROUP; i++) half[i / 16] += q[i];
-            to.sum[g] = -8 * (half[0] + half[1]);
-            to.mass[g] = to.scale[g] * (float)(half[0] + half[1]);
+            to.sum[at] = -8 * (half[0] + half[1]);
+            to.mass[at] = to.scale[at] * (float)(half[0] + half[1]);
             for (int h = 0; h < 2; h++) {
-                to.half_sum[2 * g + h] = -8 * half[h];
-                to.half_mass[2 * g + h] = to.scale[g] * (float)half[h];
+                int64_t half_at = (2 * g + h) * out->ld_group + r;
+                to.half_sum[half_at] = -8 * half[h];
+                to.half_mass[half_at] = to.scale[at] * (float)half[h];
             }
         }
-    }
 }
 
 static void store(const struct sy_panels *w, int64_t row, int64_t panel, const float *acc, float *y, int64_t ldy,
@@ -138,25 +139,28 @@ static void mul_int(const struct sy_panels *w, const struct sy_xmat *x, int64_t 
                     int64_t panel_lo, int64_t panel_hi, float *y, int64_t ldy, const struct sy_epilogue *e)
 {
     bool halves = w->group < SY_XGROUP;
+    struct sy_xplanes xp = sy_xplanes_of(x);
+    const int32_t *sums = halves ? xp.half_sum : xp.sum;
+    const float *masses = halves ? xp.half_mass : xp.mass;
     for (int64_t p = panel_lo; p < panel_hi; p++)
         for (int64_t r = row_lo; r < row_hi; r++) {
             const unsigned char *panel = w->data + (size_t)p * w->panel_bytes;
-            struct sy_xrow xr = sy_xrow_at(x, r);
+            const int8_t *q = (const int8_t *)x->data + r * x->ld;
             float acc[SY_PANEL] = {0}, v[SY_PANEL];
             for (int64_t g = 0; w->has_min && g < w->k / w->group; g++) {
                 load_halves(panel, w->min_at, g, v);
-                for (int c = 0; c < SY_PANEL; c++) acc[c] += v[c] * (halves ? xr.half_mass : xr.mass)[g];
+                for (int c = 0; c < SY_PANEL; c++) acc[c] += v[c] * masses[g * x->ld_group + r];
             }
             for (int64_t g = 0; g < w->k / w->group; g++) {
-                int32_t start = (halves ? xr.half_sum : xr.sum)[g] * (w->zero / 8);
-                float scale = xr.scale[g * w->group / SY_XGROUP];
+                int32_t start = sums[g * x->ld_group + r] * (w->zero / 8);
+                float scale = xp.scale[g * w->group / SY_XGROUP * x->ld_group + r];
                 load_halves(panel, w->scale_at, g, v);
                 for (int c = 0; c < SY_PANEL; c++) {
                     int32_t dot = start;
                     for (int64_t i = g * w->group; i < (g + 1) * w->group; i += 4) {
                         uint8_t code[4];
                         load_quad(w, panel, i, c, code);
-                        for (int j = 0; j < 4; j++) dot += code[j] * xr.q[i + j];
+                        for (int j = 0; j < 4; j++) dot += code[j] * q[i + j];
                     }
                     acc[c] += (float)dot * (v[c] * scale);
                 }
