@@ -41,6 +41,7 @@ const struct sy_engine_plan *sy_engine_plan(const struct sy_engine *);
 const struct sy_checkpoint *sy_engine_checkpoint(const struct sy_engine *);
 const struct sy_tokenizer *sy_engine_tokenizer(const struct sy_engine *); /* NULL: the model has none */
 const struct sy_template *sy_engine_template(const struct sy_engine *);   /* NULL: none */
+const struct sy_graph *sy_engine_graph(const struct sy_engine *);
 bool sy_engine_is_end(const struct sy_engine *, int32_t id);              /* an end-of-generation token */
 /* Memory bandwidth in bytes/s, measured on first call (about 0.2 s), 0 when the backend cannot. Engine thread. */
 double sy_engine_bandwidth(struct sy_engine *);
@@ -81,7 +82,7 @@ void sy_engine_cancel(struct sy_engine *, uint64_t id); /* an unknown id is fine
 SY_CHECK sy_status sy_engine_step(struct sy_engine *, bool *worked, struct sy_err *);
 
 struct sy_engine_stats {          /* since the engine started */
-    uint64_t n_step, n_prompt_tok, n_gen_tok, n_step_allocs;
+    uint64_t n_step, n_prompt_tok, n_gen_tok;
     uint64_t prefill_ns, decode_ns; /* time of steps that held prompt tokens, and of those that did not */
     uint64_t prefill_tok, decode_tok;
     double kv_bytes_read_decode;

@@ -74,17 +74,16 @@ static const struct sy_tensor *find(struct loader *l, const char *name)
         (void)sy_fail(l->err, SY_EFORMAT, "tensor '%s' is missing: the model's configuration asks for it", name);
         return NULL;
     }
-    for (size_t i = 0, n = sy_checkpoint_count(l->ckpt); i < n; i++)
-        if (sy_checkpoint_at(l->ckpt, i) == t) l->used[i] = true;
+    l->used[sy_checkpoint_index(l->ckpt, t)] = true;
     if (t->format) return t;
-    (void)sy_fail(l->err, SY_ENOSUP, "tensor '%s': its data type is not supported", t->file_name);
+    (void)sy_fail(l->err, SY_ENOSUP, "tensor '%s' in '%s': data type '%s' is not supported", t->file_name, t->file, t->dtype);
     return NULL;
 }
 
 static sy_status wrong_shape(struct loader *l, const struct sy_tensor *t, int64_t rows, int64_t cols)
 {
     char found[64];
-    if (t->n_dim == 1) snprintf(found, sizeof found, "[%lld]", (long long)t->dim[0]);
+    if (t->n_dim < 2) snprintf(found, sizeof found, "[%lld]", (long long)t->dim[0]);
     else snprintf(found, sizeof found, "[%lld, %lld]%s", (long long)t->dim[0], (long long)t->dim[1], t->n_dim > 2 ? " and more" : "");
     return sy_fail(l->err, SY_ESHAPE, "tensor '%s': expected [%lld, %lld], found %s", t->file_name, (long long)rows,
                    (long long)cols, found);
@@ -134,8 +133,8 @@ static sy_status load_vector(struct loader *l, const struct sy_node *n, struct w
             st = l->err ? l->err->code : SY_EFORMAT;
             break;
         }
-        int64_t d = t->dim[t->n_dim - 1];
         bool flat = t->n_dim == 1 || (t->n_dim == 2 && t->dim[0] == 1);
+        int64_t d = t->n_dim == 2 ? t->dim[1] : t->dim[0];
         if (!flat || d > n->dim[1] - at || d % t->format->block_len) {
             st = wrong_shape(l, t, 1, n->dim[1] - at);
             break;

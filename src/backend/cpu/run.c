@@ -175,7 +175,7 @@ static struct sy_attend attend_item(const struct sy_program *p, const struct op 
 {
     const struct sy_attn_dim *a = &o->node->attr.attn;
     int32_t group = a->n_head / a->n_kv, seq = w->seq;
-    return (struct sy_attend){
+    struct sy_attend item = {
         .kv = &o->kv,
         .layer = p->kv->mem.at + p->kv->layer_bytes[o->state],
         .table = p->batch->field[SY_BLOCK_TABLE] + (int64_t)seq * p->shape.block,
@@ -190,8 +190,12 @@ static struct sy_attend attend_item(const struct sy_program *p, const struct op 
         .ldq = o->in[0]->ld,
         .out = row_of(o->out, w->q0) + (int64_t)kv_head * group * a->d_val,
         .ldo = o->out->ld,
-        .n_part = w->n_part,
     };
+    int32_t lo, hi;
+    sy_attend_range(&item, &lo, &hi);
+    item.part = lo;
+    item.n_part = hi - lo;
+    return item;
 }
 
 /* Enough items: each runs its partitions and merges them. */
@@ -200,11 +204,10 @@ static void run_attend(void *ctx, int64_t item, int32_t thread)
     const struct span *s = ctx;
     const struct sy_program *p = s->p;
     const struct op *o = &p->op[s->r->op0];
-    int32_t n_kv = o->node->attr.attn.n_kv, lo, hi;
+    int32_t n_kv = o->node->attr.attn.n_kv;
     struct sy_attend a = attend_item(p, o, &p->work[item / n_kv], (int32_t)(item % n_kv));
     a.partial = p->partial + thread * p->partial_slice;
-    sy_attend_range(&a, &lo, &hi);
-    for (a.part = lo; a.part < hi; a.part++) p->b->kern.attend.part[o->kv.dtype](&a);
+    for (int32_t i = 0; i < a.n_part; i++, a.part++) p->b->kern.attend.part[o->kv.dtype](&a);
     p->b->kern.attend.merge(&a);
 }
 
@@ -215,13 +218,12 @@ static void run_attend_part(void *ctx, int64_t item, int32_t thread)
     const struct span *s = ctx;
     const struct sy_program *p = s->p;
     const struct op *o = &p->op[s->r->op0];
-    int32_t n_kv = o->node->attr.attn.n_kv, lo, hi;
+    int32_t n_kv = o->node->attr.attn.n_kv;
     int64_t n_item = (int64_t)p->n_work * n_kv, which = item % n_item;
     struct sy_attend a = attend_item(p, o, &p->work[which / n_kv], (int32_t)(which % n_kv));
     a.partial = p->partial + which * p->partial_slice;
-    a.part = (int32_t)(item / n_item);
-    sy_attend_range(&a, &lo, &hi);
-    if (a.part >= lo && a.part < hi) p->b->kern.attend.part[o->kv.dtype](&a);
+    a.part += (int32_t)(item / n_item);
+    if (item / n_item < a.n_part) p->b->kern.attend.part[o->kv.dtype](&a);
 }
 
 static void run_attend_merge(void *ctx, int64_t item, int32_t thread)

@@ -1,0 +1,180 @@
+/* engine.c - opening a model and taking it down; step.c runs it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/engine_int.h"
+
+static const struct sy_backend_ops *backend_by_name(const char *name, size_t n)
+{
+    for (int i = 0; sy_backends[i]; i++)
+        if (strlen(sy_backends[i]->name) == n && !memcmp(sy_backends[i]->name, name, n)) return sy_backends[i];
+    return NULL;
+}
+
+static sy_status open_backend(struct sy_engine *e, const struct sy_engine_opt *o, struct sy_err *err)
+{
+    const char *name = o->backend ? o->backend : "cpu", *colon = strchr(name, ':');
+    size_t n = colon ? (size_t)(colon - name) : strlen(name);
+    e->ops = backend_by_name(name, n);
+    if (!e->ops) return sy_fail(err, SY_ENOSUP, "backend '%.*s' is not part of this build; 'cpu' is", (int)n, name);
+    struct sy_backend_opt opt = o->backend_opt;
+    opt.device = colon ? colon + 1 : NULL;
+    return e->ops->open(e->env, &opt, &e->backend, err);
+}
+
+static void add_end(struct sy_engine *e, int64_t id)
+{
+    if (id < 0 || id >= e->model.info.n_vocab || e->n_end_id == (int32_t)SY_COUNT(e->end_id)) return;
+    if (!sy_engine_is_end(e, (int32_t)id)) e->end_id[e->n_end_id++] = (int32_t)id;
+}
+
+static void add_ends(struct sy_engine *e, const struct sy_json *config)
+{
+    const struct sy_json *eos = sy_json_get(config, "eos_token_id");
+    if (sy_json_is_int(eos)) add_end(e, sy_json_int(eos, -1));
+    for (size_t i = 0; sy_json_is_array(eos) && i < sy_json_len(eos); i++) add_end(e, sy_json_int(sy_json_at(eos, i), -1));
+}
+
+static sy_status open_text(struct sy_engine *e, struct sy_err *err)
+{
+    sy_status st = sy_tokenizer_open(e->env, e->ckpt, &e->tok, err);
+    size_t n;
+    const char *source = sy_checkpoint_chat_template(e->ckpt, &n);
+    if (!st && source && e->tok) {
+        st = sy_template_compile(e->env, source, n, NULL, &e->tpl, err);
+        if (st) sy_while(err, st, "chat template of '%s'", sy_checkpoint_path(e->ckpt));
+    }
+    /* generation_config.json is what decides; config.json and the tokenizer are asked when it says nothing. */
+    add_ends(e, sy_checkpoint_generation(e->ckpt));
+    if (e->n_end_id == 0) add_ends(e, sy_checkpoint_config(e->ckpt));
+    if (e->tok) add_end(e, sy_tokenizer_eos(e->tok));
+    return st;
+}
+
+static int32_t or_default(int32_t v, int32_t otherwise) { return v > 0 ? v : otherwise; }
+
+/* Decides the sizes, before weights or cache take memory. */
+static sy_status make_plan(struct sy_engine *e, const struct sy_engine_opt *o, struct sy_shape *shape, struct sy_err *err)
+{
+    struct sy_engine_plan *p = &e->plan;
+    p->info = e->model.info;
+    p->arch = e->model.arch->name;
+    p->block_len = or_default(o->block_len, 32);
+    p->seq_max = or_default(o->seq_max, 1);
+    p->batch_tok_max = or_default(o->batch_tok_max, 512);
+    p->ctx_len = or_default(o->ctx_len, p->info.n_ctx < 8192 ? p->info.n_ctx : 8192);
+    if (p->ctx_len > p->info.n_ctx)
+        return sy_fail(err, SY_EARG, "--ctx-size %d is more than the %d tokens the model was made for", p->ctx_len, p->info.n_ctx);
+    if (p->batch_tok_max < p->seq_max) p->batch_tok_max = p->seq_max; /* each running sequence must advance */
+    int32_t per_seq = (p->ctx_len + p->block_len - 1) / p->block_len, rows = or_default(o->score_row_max, 64);
+    *shape = (struct sy_shape){p->batch_tok_max, p->seq_max, per_seq, rows > p->seq_max ? rows : p->seq_max};
+    sy_status st = sy_model_build(e->env, &e->model, *shape, &e->graph, err);
+    if (st) return st;
+    int64_t block_bytes = e->ops->kv_block_bytes(e->backend, e->graph, p->block_len);
+    int64_t n_block = 1 + (int64_t)p->seq_max * per_seq;
+    if (o->kv_bytes_max > 0 && n_block * block_bytes > o->kv_bytes_max) n_block = o->kv_bytes_max / block_bytes;
+    if (n_block < 1 + per_seq)
+        return sy_fail(err, SY_ENOMEM,
+                       "--kv-memory: one sequence of %d tokens needs %lld bytes, the limit is %lld; raise it or lower --ctx-size",
+                       p->ctx_len, (long long)((1 + per_seq) * block_bytes), (long long)o->kv_bytes_max);
+    if (n_block > INT32_MAX / p->block_len)
+        return sy_fail(err, SY_ENOMEM, "%d sequences of %d tokens are too many; lower --max-seqs or --ctx-size", p->seq_max, p->ctx_len);
+    p->n_block = (int32_t)n_block;
+    p->kv_bytes = n_block * block_bytes;
+    return SY_OK;
+}
+
+static sy_status allocate(struct sy_engine *e, struct sy_shape shape, struct sy_err *err)
+{
+    struct sy_cache_dim dim = {e->plan.block_len, e->plan.n_block, 1};
+    sy_status st = e->ops->load(e->backend, e->graph, e->ckpt, &e->weights, err);
+    if (!st) st = e->ops->compile(e->backend, e->graph, e->weights, dim, &e->program, err);
+    if (!st) st = e->ops->allocate_kv_cache(e->backend, e->graph, dim, &e->kv, err);
+    if (!st) st = sy_blocks_init(&e->blocks, e->env, e->plan.n_block, err);
+    if (!st) st = sy_batch_new(e->env, shape, &e->batch, err);
+    if (st) return st;
+    e->running = sy_new_array(e->env, (size_t)shape.seq, sizeof *e->running);
+    e->out = sy_new_array(e->env, (size_t)shape.out, sizeof *e->out);
+    e->scratch = sy_new(e->env, sy_sample_scratch_bytes(e->model.info.n_vocab));
+    if (!e->running || !e->out || !e->scratch) return sy_fail(err, SY_ENOMEM, "no memory for the engine");
+    e->ops->weights_bytes(e->weights, &e->plan.weight_bytes_step, &e->plan.weight_bytes_held);
+    e->ops->device(e->backend, &e->plan.device, false);
+    return SY_OK;
+}
+
+sy_status sy_engine_new(const struct sy_env *env, const struct sy_engine_opt *o, struct sy_engine **out, struct sy_err *err)
+{
+    struct sy_engine *e = sy_new(env, sizeof *e);
+    if (!e) return sy_fail(err, SY_ENOMEM, "no memory for the engine");
+    e->env = env;
+    e->next_id = 1;
+    e->wait_max = 4096;
+    struct sy_shape shape;
+    sy_status st = open_backend(e, o, err);
+    if (!st) st = sy_checkpoint_open(env, o->model, &e->ckpt, err);
+    if (!st) st = sy_model_open(env, sy_checkpoint_config(e->ckpt), sy_checkpoint_path(e->ckpt), &e->model, err);
+    if (!st) st = open_text(e, err);
+    if (!st) st = make_plan(e, o, &shape, err);
+    if (!st) st = allocate(e, shape, err);
+    if (st) {
+        sy_engine_free(e);
+        return st;
+    }
+    *out = e;
+    return SY_OK;
+}
+
+
+void sy_engine_free(struct sy_engine *e)
+{
+    if (!e) return;
+    for (struct seq *s = e->wait_first, *next; s; s = next) {
+        next = s->next;
+        engine_seq_free(s);
+    }
+    for (int32_t i = 0; i < e->n_running; i++) engine_seq_free(e->running[i]);
+    sy_delete(e->env, e->running);
+    sy_delete(e->env, e->out);
+    sy_delete(e->env, e->scratch);
+    sy_batch_release(e->env, &e->batch);
+    sy_blocks_release(&e->blocks, e->env);
+    if (e->backend) {
+        e->ops->free_kv_cache(e->kv);
+        e->ops->program_free(e->program);
+        e->ops->weights_free(e->weights);
+        e->ops->close(e->backend);
+    }
+    sy_graph_free(e->graph);
+    sy_model_release(&e->model);
+    sy_template_free(e->tpl);
+    sy_tokenizer_free(e->tok);
+    sy_checkpoint_free(e->ckpt);
+    sy_delete(e->env, e);
+}
+
+const struct sy_engine_plan *sy_engine_plan(const struct sy_engine *e) { return &e->plan; }
+const struct sy_checkpoint *sy_engine_checkpoint(const struct sy_engine *e) { return e->ckpt; }
+const struct sy_tokenizer *sy_engine_tokenizer(const struct sy_engine *e) { return e->tok; }
+const struct sy_template *sy_engine_template(const struct sy_engine *e) { return e->tpl; }
+const struct sy_graph *sy_engine_graph(const struct sy_engine *e) { return e->graph; }
+struct sy_engine_stats sy_engine_stats(const struct sy_engine *e) { return e->stats; }
+
+bool sy_engine_is_end(const struct sy_engine *e, int32_t id)
+{
+    for (int32_t i = 0; i < e->n_end_id; i++)
+        if (e->end_id[i] == id) return true;
+    return false;
+}
+
+double sy_engine_bandwidth(struct sy_engine *e)
+{
+    struct sy_device d;
+    e->ops->device(e->backend, &d, true);
+    return d.bytes_s;
+}
+
+const char *sy_finish_name(enum sy_finish f)
+{
+    static const char *const names[] = {"running", "stop", "length", "cancelled", "error"};
+    return (unsigned)f < SY_COUNT(names) ? names[f] : "?";
+}
