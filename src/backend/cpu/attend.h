@@ -1,7 +1,7 @@
 /* attend.h - the KV cache's bytes and the shape of attention work on the CPU.
  *
  * One layer's cache is n_block blocks; block b starts at b * block_bytes, a multiple of 256. A block holds K and V of
- * block_len positions for every kv head; attend.c documents the order. Softmax is online (Milakov and Gimelshein,
+ * block_len positions for every kv head; attend_int.h documents the order. Softmax is online (Milakov and Gimelshein,
  * arXiv:1805.02867), in f32, over tiles of keys at absolute positions, and a long context is cut in partitions of
  * SY_PARTITION keys at absolute positions that are merged in order: so neither chunking, batch nor threads change a bit. */
 #pragma once
@@ -14,6 +14,7 @@ struct sy_kv_dim {
     enum sy_kv_dtype dtype;
     int64_t block_bytes;   /* sy_kv_block_bytes() */
 };
+/* 0: a dimension below 1, or more bytes than an int64_t counts. */
 int64_t sy_kv_block_bytes(int32_t n_kv, int32_t d_key, int32_t d_val, int32_t block_len, enum sy_kv_dtype);
 
 /* One work item: n_q consecutive positions of one sequence, one kv head with its `n_group` query heads, the keys of
@@ -30,9 +31,10 @@ struct sy_attend {
     int64_t ldq;
     float *out;                   /* the same for the output, heads d_val apart */
     int64_t ldo;
-    int32_t part, n_part;         /* partition; how many the last query sees */
-    float *partial;               /* [n_part][n_q][n_group][d_val + 2]: sums, maximum, denominator */
+    int32_t part, n_part;         /* partition, lo <= part < hi of sy_attend_range(); hi - lo */
+    float *partial;               /* [n_part][n_q][n_group][d_val + 2]: sums, maximum, denominator; row 0 is `lo` */
 };
 enum { SY_ATTEND_Q = 16 };        /* most queries in one work item */
-/* First partition that any of the item's queries sees (windows skip the rest), and one past the last. */
+/* First partition that any of the item's queries sees (windows skip the rest), and one past the last. part() must run
+ * for each of them, in any order and on any thread, before merge(). */
 void sy_attend_range(const struct sy_attend *, int32_t *lo, int32_t *hi);

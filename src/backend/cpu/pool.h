@@ -10,6 +10,7 @@ struct sy_pool;
 SY_CHECK sy_status sy_pool_new(const struct sy_env *, int32_t n_thread, struct sy_pool **out, struct sy_err *);
 void sy_pool_free(struct sy_pool *);
 int32_t sy_pool_size(const struct sy_pool *);
+const struct sy_env *sy_pool_env(const struct sy_pool *);
 /* Calls fn(ctx, item, thread) for every item in [0, n_item), handing items out dynamically; returns when all are done.
  * No allocation. n_item 1 or one thread: runs inline. */
 void sy_pool_run(struct sy_pool *, int64_t n_item, void (*fn)(void *ctx, int64_t item, int32_t thread), void *ctx);

@@ -1,0 +1,64 @@
+/* attend_int.h - where a key or value lies in the KV cache, and which keys a query sees. Shared by attend.c and the
+ * attention kernels, private to them.
+ *
+ * A block holds, for each kv head in turn, K and then V of its block_len positions:
+ *   K  panels of up to SY_KV_PANEL positions, each [d_key][width]: lanes are positions, so a vector of scores is a plain
+ *      sum over d_key, with no reduction across lanes. Only a block's last panel can be narrower than SY_KV_PANEL.
+ *   V  [block_len][d_val]: lanes are elements of the output.
+ * The heads' bytes follow each other without gaps; the block is padded to SY_KV_ALIGN. */
+#pragma once
+#include "backend/cpu/attend.h"
+
+enum { SY_KV_PANEL = 16, SY_KV_ALIGN = 256 };
+/* Keys per step of the online softmax, at absolute positions; the rows a kernel handles at once. */
+enum { SY_KEY_TILE = 64, SY_ROW_TILE = 96 };
+_Static_assert(SY_PARTITION % SY_KEY_TILE == 0 && SY_KEY_TILE % SY_KV_PANEL == 0, "tiles cut partitions evenly");
+
+static inline int64_t sy_kv_elem_bytes(enum sy_kv_dtype dtype)
+{
+    return dtype == SY_KV_F32 ? 4 : 2;
+}
+
+/* First element of a head's K in its block; its V follows after block_len * d_key elements. */
+static inline int64_t sy_kv_head(const struct sy_kv_dim *kv, int32_t head)
+{
+    return (int64_t)head * kv->block_len * ((int64_t)kv->d_key + kv->d_val);
+}
+
+/* Where position `off` of a block has its element 0 of K, relative to the head's K; element d is d * *width further. */
+static inline int64_t sy_kv_key(const struct sy_kv_dim *kv, int32_t off, int32_t *width)
+{
+    int32_t first = off / SY_KV_PANEL * SY_KV_PANEL, left = kv->block_len - first;
+    *width = left < SY_KV_PANEL ? left : SY_KV_PANEL;
+    return (int64_t)first * kv->d_key + (off - first);
+}
+
+static inline const unsigned char *sy_kv_block(const struct sy_attend *a, int32_t pos)
+{
+    return a->layer + a->table[pos / a->kv->block_len] * a->kv->block_bytes;
+}
+
+struct sy_span {
+    int32_t lo, hi; /* keys lo <= j < hi; empty when hi <= lo */
+};
+static inline struct sy_span sy_span_cut(struct sy_span s, int32_t lo, int32_t hi)
+{
+    return (struct sy_span){s.lo > lo ? s.lo : lo, s.hi < hi ? s.hi : hi};
+}
+/* Keys that query q of the item sees. */
+static inline struct sy_span sy_attend_span(const struct sy_attend *a, int32_t q)
+{
+    int32_t pos = a->pos0 + q;
+    return (struct sy_span){a->window > 0 && pos >= a->window ? pos - a->window + 1 : 0, pos + 1};
+}
+
+/* Row r of an item is query r / n_group, head r % n_group of the group. */
+static inline const float *sy_attend_q(const struct sy_attend *a, int32_t r)
+{
+    return a->q + r / a->n_group * a->ldq + (int64_t)(r % a->n_group) * a->kv->d_key;
+}
+static inline float *sy_attend_partial(const struct sy_attend *a, int32_t part, int32_t r)
+{
+    int32_t lo = sy_attend_span(a, 0).lo / SY_PARTITION;
+    return a->partial + ((int64_t)(part - lo) * a->n_q * a->n_group + r) * ((int64_t)a->kv->d_val + 2);
+}

@@ -1,0 +1,333 @@
+/* Attention kernels of every instruction set of this machine: against a double precision reference over odd shapes,
+ * and bit for bit against themselves over every way to cut the queries. What a query must not see is poisoned: keys
+ * and values with NaN, block table entries with addresses that fault. */
+#include "backend/cpu/attend.h"
+#include "base/rng.h"
+#include "quant/quant.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { N_BLOCK_BAD = 1 << 30 };
+
+struct shape {
+    int32_t n_kv, n_group, d_key, d_val, block_len;
+};
+struct cache {
+    struct sy_kv_dim kv;
+    struct shape shape;
+    int32_t ctx;
+    float *k, *v, *q; /* [ctx][heads][d], k and v as the cache holds them */
+    unsigned char *layer;
+    int32_t *table;
+    int32_t n_entry;
+    uint64_t seed;
+    float magnitude;
+};
+
+static float draw(struct cache *c)
+{
+    double a = sy_rng_unit(7, c->seed++), b = sy_rng_unit(7, c->seed++), d = sy_rng_unit(7, c->seed++);
+    return (float)(2 * (a + b + d) - 3) * c->magnitude; /* variance 1 */
+}
+
+static float stored(enum sy_kv_dtype dtype, float x)
+{
+    if (dtype == SY_KV_BF16) return sy_bf16_to_f32(sy_f32_to_bf16(x));
+    return dtype == SY_KV_F16 ? sy_f16_to_f32(sy_f32_to_f16(x)) : x;
+}
+
+/* A cache of ctx positions in blocks of random order, written in two calls; all bytes not written are 0xff, which is
+ * NaN in each dtype. */
+static void cache_make(struct cache *c, const struct sy_kernels *kern, struct shape s, enum sy_kv_dtype dtype,
+                       int32_t ctx, float magnitude)
+{
+    *c = (struct cache){.shape = s, .ctx = ctx, .magnitude = magnitude, .seed = (uint64_t)s.d_key * 1000003};
+    c->kv = (struct sy_kv_dim){.n_kv = s.n_kv, .d_key = s.d_key, .d_val = s.d_val, .block_len = s.block_len,
+                               .dtype = dtype,
+                               .block_bytes = sy_kv_block_bytes(s.n_kv, s.d_key, s.d_val, s.block_len, dtype)};
+    assert_true(c->kv.block_bytes > 0 && c->kv.block_bytes % 256 == 0);
+    size_t nk = (size_t)ctx * (size_t)(s.n_kv * s.d_key), nv = (size_t)ctx * (size_t)(s.n_kv * s.d_val);
+    size_t nq = nk * (size_t)s.n_group;
+    c->k = malloc(nk * sizeof(float));
+    c->v = malloc(nv * sizeof(float));
+    c->q = malloc(nq * sizeof(float));
+    for (size_t i = 0; i < nk; i++) c->k[i] = draw(c);
+    for (size_t i = 0; i < nv; i++) c->v[i] = draw(c);
+    for (size_t i = 0; i < nq; i++) c->q[i] = draw(c);
+    c->n_entry = (ctx + s.block_len - 1) / s.block_len + 3;
+    c->table = malloc((size_t)c->n_entry * sizeof *c->table);
+    for (int32_t i = 0; i < c->n_entry; i++) c->table[i] = i;
+    for (int32_t i = c->n_entry - 1; i > 0; i--) {
+        int32_t j = (int32_t)(sy_rng_u64(3, c->seed++) % (uint64_t)(i + 1)), t = c->table[i];
+        c->table[i] = c->table[j];
+        c->table[j] = t;
+    }
+    size_t n = (size_t)c->n_entry * (size_t)c->kv.block_bytes;
+    c->layer = aligned_alloc(256, n);
+    memset(c->layer, 0xff, n);
+    int32_t *row = malloc((size_t)ctx * sizeof *row), half = ctx / 2;
+    for (int32_t i = 0; i < ctx; i++) row[i] = c->table[i / s.block_len] * s.block_len + i % s.block_len;
+    int64_t ldk = s.n_kv * s.d_key, ldv = s.n_kv * s.d_val;
+    if (half) kern->attend.write[dtype](&c->kv, c->layer, c->k, ldk, c->v, ldv, row, half);
+    kern->attend.write[dtype](&c->kv, c->layer, c->k + half * ldk, ldk, c->v + half * ldv, ldv, row + half, ctx - half);
+    free(row);
+    for (size_t i = 0; i < nk; i++) c->k[i] = stored(dtype, c->k[i]);
+    for (size_t i = 0; i < nv; i++) c->v[i] = stored(dtype, c->v[i]);
+}
+
+static void cache_free(struct cache *c)
+{
+    free(c->k);
+    free(c->v);
+    free(c->q);
+    free(c->table);
+    free(c->layer);
+}
+
+/* Queries [pos0, pos0 + n_q) of one kv head, partitions in descending order. out: [n_q][n_group][d_val] */
+static void attend(const struct cache *c, const struct sy_kernels *kern, int32_t head, int32_t pos0, int32_t n_q,
+                   int32_t window, float scale, float softcap, float *out)
+{
+    const struct shape *s = &c->shape;
+    int32_t lo, hi, bl = s->block_len, first = window && pos0 >= window ? pos0 - window + 1 : 0;
+    int32_t *table = malloc((size_t)c->n_entry * sizeof *table);
+    for (int32_t i = 0; i < c->n_entry; i++)
+        table[i] = i >= first / bl && i <= (pos0 + n_q - 1) / bl ? c->table[i] : N_BLOCK_BAD;
+    int64_t ldq = s->n_kv * s->n_group * s->d_key;
+    struct sy_attend a = {.kv = &c->kv, .layer = c->layer, .table = table, .kv_head = head, .n_group = s->n_group,
+                          .n_q = n_q, .pos0 = pos0, .window = window, .scale = scale, .softcap = softcap,
+                          .q = c->q + pos0 * ldq + head * s->n_group * s->d_key, .ldq = ldq,
+                          .out = out, .ldo = s->n_group * s->d_val};
+    sy_attend_range(&a, &lo, &hi);
+    assert_true(lo >= 0 && lo < hi && hi == (pos0 + n_q - 1) / SY_PARTITION + 1);
+    a.n_part = hi - lo;
+    size_t n = (size_t)a.n_part * (size_t)(n_q * s->n_group) * (size_t)(s->d_val + 2);
+    a.partial = malloc(n * sizeof(float));
+    memset(a.partial, 0xff, n * sizeof(float));
+    for (a.part = hi - 1; a.part >= lo; a.part--) kern->attend.part[c->kv.dtype](&a);
+    kern->attend.merge(&a);
+    free(a.partial);
+    free(table);
+}
+
+static void reference(const struct cache *c, int32_t head, int32_t pos, int32_t g, int32_t window, float scale,
+                      float softcap, double *out)
+{
+    const struct shape *s = &c->shape;
+    int32_t first = window && pos >= window ? pos - window + 1 : 0;
+    const float *q = c->q + ((int64_t)pos * s->n_kv * s->n_group + head * s->n_group + g) * s->d_key;
+    double *p = malloc((size_t)(pos + 1) * sizeof *p), max = -INFINITY, sum = 0;
+    for (int32_t j = first; j <= pos; j++) {
+        const float *k = c->k + ((int64_t)j * s->n_kv + head) * s->d_key;
+        double dot = 0;
+        for (int32_t d = 0; d < s->d_key; d++) dot += (double)q[d] * k[d];
+        dot *= scale;
+        if (softcap > 0) dot = softcap * tanh(dot / softcap);
+        p[j] = dot;
+        if (dot > max) max = dot;
+    }
+    for (int32_t j = first; j <= pos; j++) sum += p[j] = exp(p[j] - max);
+    for (int32_t d = 0; d < s->d_val; d++) {
+        double x = 0;
+        for (int32_t j = first; j <= pos; j++) x += p[j] * c->v[((int64_t)j * s->n_kv + head) * s->d_val + d];
+        out[d] = x / sum;
+    }
+    free(p);
+}
+
+/* Largest error of an item, relative to the values' magnitude. */
+static double item_error(const struct cache *c, const struct sy_kernels *kern, int32_t pos0, int32_t n_q,
+                         int32_t window, float scale, float softcap)
+{
+    const struct shape *s = &c->shape;
+    size_t n = (size_t)(n_q * s->n_group * s->d_val);
+    float *out = malloc(n * sizeof *out);
+    double *want = malloc((size_t)s->d_val * sizeof *want), worst = 0;
+    for (int32_t h = 0; h < s->n_kv; h++) {
+        attend(c, kern, h, pos0, n_q, window, scale, softcap, out);
+        for (int32_t r = 0; r < n_q * s->n_group; r += n_q > 4 ? 3 : 1) {
+            reference(c, h, pos0 + r / s->n_group, r % s->n_group, window, scale, softcap, want);
+            for (int32_t d = 0; d < s->d_val; d++) {
+                double e = fabs(out[r * s->d_val + d] - want[d]) / c->magnitude;
+                if (!(e <= worst)) worst = isnan(e) ? INFINITY : e;
+            }
+        }
+    }
+    free(out);
+    free(want);
+    return worst;
+}
+
+/* Calls check for each instruction set that has attention kernels and that this machine runs. */
+static void each_isa(void (*check)(const char *isa, const struct sy_kernels *))
+{
+    for (const struct sy_kernel_entry *e = sy_kernel_entries; e->family; e++) {
+        struct sy_kernels kern;
+        if (strcmp(e->family, "attend") != 0) continue;
+        sy_status st = sy_kernels_pick(e->isa, &kern, NULL);
+        if (st == SY_OK) check(e->isa, &kern);
+        else assert_int_equal(st, SY_ENOSUP);
+    }
+}
+
+static const struct shape shapes[] = {
+    {1, 1, 1, 1, 1},     {2, 3, 64, 64, 16},  {1, 4, 256, 256, 32}, {3, 1, 80, 96, 2},   {1, 8, 192, 128, 16},
+    {2, 5, 17, 33, 7},   {1, 64, 16, 8, 3},   {1, 2, 576, 512, 32}, {2, 2, 128, 128, 1}, {1, 7, 96, 80, 256},
+    {1, 3, 32, 65, 24},  {2, 9, 31, 15, 16},  {1, 16, 64, 128, 64}, {1, 1, 130, 200, 8},
+};
+
+static void accuracy(const char *isa, const struct sy_kernels *kern)
+{
+    static const struct {
+        int32_t pos0, n_q, window;
+        float softcap;
+    } items[] = {{0, 1, 0, 0},    {0, 16, 0, 0},    {1, 3, 0, 5},      {60, 9, 0, 0},   {60, 9, 13, 0},
+                 {505, 16, 0, 0}, {505, 16, 1, 30}, {505, 16, 7, 0},   {1111, 1, 0, 0}, {1111, 1, 512, 0},
+                 {1100, 16, 0, 20}, {1030, 16, 20, 0}, {1100, 5, 600, 0}};
+    double worst = 0;
+    for (size_t i = 0; i < SY_COUNT(shapes); i++) {
+        for (int t = SY_KV_F32; t <= SY_KV_F16; t++) {
+            struct cache c;
+            cache_make(&c, kern, shapes[i], (enum sy_kv_dtype)t, 1120, 1);
+            for (size_t j = 0; j < SY_COUNT(items); j++) {
+                double e = item_error(&c, kern, items[j].pos0, items[j].n_q, items[j].window,
+                                      1 / sqrtf((float)shapes[i].d_key), items[j].softcap);
+                if (e > worst) worst = e;
+                if (e > 4e-6) fail_msg("%s, shape %zu, dtype %d, item %zu: error %g", isa, i, t, j, e);
+            }
+            cache_free(&c);
+        }
+    }
+    print_message("%s: error at most %.2e\n", isa, worst);
+}
+
+static void test_accuracy(void **state)
+{
+    (void)state;
+    each_isa(accuracy);
+}
+
+/* Every cut of [pos0, pos0 + 16) gives the bits that one query at a time gives. */
+static void same_bits(const struct cache *c, const struct sy_kernels *kern, int32_t pos0, int32_t window, float softcap)
+{
+    enum { N = SY_ATTEND_Q };
+    const struct shape *s = &c->shape;
+    size_t row = (size_t)(s->n_group * s->d_val);
+    float *one = malloc(N * row * sizeof(float)), *cut = malloc(N * row * sizeof(float));
+    for (int32_t h = 0; h < s->n_kv; h++) {
+        for (int32_t i = 0; i < N; i++) attend(c, kern, h, pos0 + i, 1, window, 0.2f, softcap, one + (size_t)i * row);
+        for (int32_t n = 2; n <= N; n += n < 8 ? 3 : 4) {
+            for (int32_t i = 0; i < N; i += n)
+                attend(c, kern, h, pos0 + i, N - i < n ? N - i : n, window, 0.2f, softcap, cut + (size_t)i * row);
+            assert_memory_equal(one, cut, N * row * sizeof(float));
+        }
+    }
+    free(one);
+    free(cut);
+}
+
+static void identity(const char *isa, const struct sy_kernels *kern)
+{
+    (void)isa;
+    for (size_t i = 0; i < SY_COUNT(shapes); i++) {
+        for (int t = SY_KV_F32; t <= SY_KV_F16; t++) {
+            struct cache c;
+            cache_make(&c, kern, shapes[i], (enum sy_kv_dtype)t, 1120, 1);
+            same_bits(&c, kern, 0, 0, 0);
+            same_bits(&c, kern, 505, 0, 10);
+            same_bits(&c, kern, 1025, 0, 0);
+            same_bits(&c, kern, 1020, 11, 0);
+            same_bits(&c, kern, 57, 3, 2);
+            cache_free(&c);
+        }
+    }
+}
+
+static void test_identity(void **state)
+{
+    (void)state;
+    each_isa(identity);
+}
+
+/* Scores of +-1e5 and more: the softmax picks single keys, nothing overflows. */
+static void extremes(const char *isa, const struct sy_kernels *kern)
+{
+    struct shape s = {1, 3, 64, 64, 16};
+    for (int t = SY_KV_F32; t <= SY_KV_F16; t++) {
+        struct cache c;
+        cache_make(&c, kern, s, (enum sy_kv_dtype)t, 700, 100);
+        double e = item_error(&c, kern, 640, 16, 0, 1, 0);
+        if (e > 1e-3) fail_msg("%s: error %g", isa, e);
+        e = item_error(&c, kern, 640, 16, 0, 1, 50);
+        if (e > 1e-4) fail_msg("%s with softcap: error %g", isa, e);
+        cache_free(&c);
+    }
+}
+
+static void test_extremes(void **state)
+{
+    (void)state;
+    each_isa(extremes);
+}
+
+/* Keys with a score of -inf count for nothing, in part of a context or in whole partitions; NaN stays visible. */
+static void infinities(const char *isa, const struct sy_kernels *kern)
+{
+    (void)isa;
+    struct shape s = {1, 2, 8, 4, 16};
+    struct cache c;
+    float out[8], one = 1;
+    cache_make(&c, kern, s, SY_KV_F32, 1120, 1);
+    for (int32_t i = 0; i < 1120 * 16; i++) c.q[i] = one;
+    int32_t row;
+    float k[8], v[4];
+    for (int32_t j = 0; j < 1120; j++) {
+        for (int d = 0; d < 8; d++) k[d] = j == 1050 ? 0.25f : -INFINITY;
+        for (int d = 0; d < 4; d++) v[d] = (float)(j + d);
+        row = c.table[j / 16] * 16 + j % 16;
+        kern->attend.write[SY_KV_F32](&c.kv, c.layer, k, 8, v, 4, &row, 1);
+    }
+    attend(&c, kern, 0, 1110, 1, 0, 1, 0, out);
+    for (int i = 0; i < 8; i++) assert_true(out[i] == (float)(1050 + i % 4));
+    attend(&c, kern, 0, 1040, 1, 0, 1, 0, out);
+    for (int i = 0; i < 8; i++) assert_true(isnan(out[i])); /* every score is -inf */
+    k[3] = NAN;
+    row = c.table[3] * 16;
+    kern->attend.write[SY_KV_F32](&c.kv, c.layer, k, 8, v, 4, &row, 1);
+    attend(&c, kern, 0, 1110, 1, 0, 1, 0, out);
+    for (int i = 0; i < 8; i++) assert_true(isnan(out[i]));
+    attend(&c, kern, 0, 1110, 1, 1000, 1, 0, out);
+    for (int i = 0; i < 8; i++) assert_true(out[i] == (float)(1050 + i % 4));
+    cache_free(&c);
+}
+
+static void test_infinities(void **state)
+{
+    (void)state;
+    each_isa(infinities);
+}
+
+static void test_sizes(void **state)
+{
+    (void)state;
+    assert_int_equal(sy_kv_block_bytes(3, 64, 64, 16, SY_KV_BF16), 3 * 128 * 16 * 2);
+    assert_int_equal(sy_kv_block_bytes(1, 1, 1, 1, SY_KV_F16), 256);
+    assert_int_equal(sy_kv_block_bytes(1, 64, 64, 1, SY_KV_F32), 512);
+    assert_int_equal(sy_kv_block_bytes(0, 64, 64, 16, SY_KV_F32), 0);
+    assert_int_equal(sy_kv_block_bytes(INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX, SY_KV_F32), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sizes),    cmocka_unit_test(test_accuracy),   cmocka_unit_test(test_identity),
+        cmocka_unit_test(test_extremes), cmocka_unit_test(test_infinities),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
