@@ -50,7 +50,7 @@ static sy_status write_man(const char *dir, struct sy_buf *b, struct sy_err *err
     return st;
 }
 
-static sy_status run(const struct sy_args *a, struct sy_err *err)
+static sy_status run(struct sy_args *a, struct sy_err *err)
 {
     struct sy_buf b;
     sy_buf_init(&b, &a->app->env, 0);

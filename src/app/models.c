@@ -1,0 +1,62 @@
+/* models.c - what the cache holds. */
+#include <stdio.h>
+#include <string.h>
+
+#include "app/hub/hub.h"
+#include "base/json.h"
+
+static const struct sy_flag flags[] = {
+    {.name = "json", .kind = SY_FLAG_SWITCH, .help = "print a JSON array"},
+    {0},
+};
+static const struct sy_example examples[] = {
+    {"systole models", "names as -m takes them, kinds and sizes"},
+    {0},
+};
+
+struct out {
+    struct sy_buf text;
+    bool json;
+    size_t n;
+};
+
+static void add(void *ctx, const struct sy_cached *m)
+{
+    struct out *o = ctx;
+    if (!o->json) {
+        char size[16];
+        sy_size_text((double)m->bytes, size);
+        sy_buf_printf(&o->text, "%-60s %-12s %8s%s\n", m->model, m->kind, size, m->incomplete ? "  incomplete" : "");
+        o->n++;
+        return;
+    }
+    sy_buf_printf(&o->text, "%s\n  {\"model\":", o->n++ ? "," : "");
+    sy_json_quote(&o->text, m->model, strlen(m->model));
+    sy_buf_printf(&o->text, ",\"kind\":\"%s\",\"bytes\":%lld,\"complete\":%s,\"path\":", m->kind, (long long)m->bytes,
+                  m->incomplete ? "false" : "true");
+    sy_json_quote(&o->text, m->path, strlen(m->path));
+    sy_buf_char(&o->text, '}');
+}
+
+static sy_status run(struct sy_args *a, struct sy_err *err)
+{
+    struct out o = {.json = sy_arg_on(a, "json")};
+    sy_buf_init(&o.text, &a->app->env, 0);
+    if (o.json) sy_buf_char(&o.text, '[');
+    sy_status st = sy_cache_each(&a->arena, add, &o, err);
+    if (o.json) sy_buf_text(&o.text, o.n ? "\n]\n" : "]\n");
+    if (!st && o.text.failed) st = sy_fail(err, SY_ENOMEM, "no memory to list the cache");
+    if (!st && o.text.len) fwrite(o.text.at, 1, o.text.len, stdout);
+    sy_buf_release(&o.text);
+    return st;
+}
+
+const struct sy_command sy_cmd_models = {
+    .name = "models",
+    .help = "list the models in the cache",
+    .about = "Lists what was pulled (hf:org/name, or hf:org/name:file for GGUF files) and what lies in the cache's models/ "
+             "folder, with kind and size on disk.",
+    .flags = {flags},
+    .examples = examples,
+    .run = run,
+};
