@@ -12,6 +12,10 @@
 
 struct sy_engine;
 
+enum sy_scheduling {
+    SY_CONTINUOUS, /* requests join and leave between any two steps */
+    SY_STATIC,     /* a batch is filled, runs until its last request ends, then the next: for comparison */
+};
 struct sy_engine_opt {            /* zero everywhere is a sensible default */
     const char *model;            /* path of a .gguf file or a folder */
     const char *backend;          /* "cpu" (default), or "name:device" */
@@ -21,7 +25,14 @@ struct sy_engine_opt {            /* zero everywhere is a sensible default */
     int32_t seq_max;              /* sequences that run at once; 0: 1 */
     int32_t batch_tok_max;        /* tokens in a step; 0: 512 */
     int32_t score_row_max;        /* prompt rows of logits in a step; 0: 64 */
+    int32_t wait_max;             /* requests that wait; 0: 4096 */
     int64_t kv_bytes_max;         /* hard cap of the KV cache; 0: what seq_max sequences of ctx_len need */
+    int64_t swap_bytes;           /* host memory for blocks of preempted sequences; 0: they are recomputed */
+    double gap_ms_max;            /* bound on the time between two tokens of a running request, kept by shrinking
+                                     prefill chunks; 0: none */
+    enum sy_scheduling scheduling;
+    bool no_prefix_cache;
+    const char *trace;            /* file that records arrivals and steps; NULL: none */
 };
 SY_CHECK sy_status sy_engine_new(const struct sy_env *, const struct sy_engine_opt *, struct sy_engine **out,
                                  struct sy_err *);
@@ -47,11 +58,20 @@ bool sy_engine_is_end(const struct sy_engine *, int32_t id);              /* an 
 double sy_engine_bandwidth(struct sy_engine *);
 
 /* ---- requests --------------------------------------------------------------------------------------------------- */
-enum sy_finish { SY_RUNNING, SY_FINISH_STOP, SY_FINISH_LENGTH, SY_FINISH_CANCELLED, SY_FINISH_ERROR };
+enum sy_finish {
+    SY_RUNNING,
+    SY_FINISH_STOP,      /* an end token or a stop id */
+    SY_FINISH_LENGTH,
+    SY_FINISH_CANCELLED,
+    SY_FINISH_DEADLINE,
+    SY_FINISH_ERROR,
+};
 const char *sy_finish_name(enum sy_finish); /* "stop", "length", ... as OpenAI's finish_reason */
 
 struct sy_event {                 /* borrowed for the callback */
     uint64_t request;
+    int32_t sample;               /* which of the request's n_sample answers */
+    int32_t n_cached;             /* prompt tokens that came from the prefix cache */
     int32_t id;                   /* the token generated, or -1 when this only ends the request */
     enum sy_finish finish;        /* SY_RUNNING while more may come */
     float logprob;                /* of id; 0 unless asked for */
@@ -64,6 +84,11 @@ struct sy_request {               /* all borrowed for the call of submit, but fo
     int32_t n_prompt;             /* >= 1 */
     int32_t n_max;                /* tokens to generate; 0 only with on_logits */
     int32_t n_min;                /* end tokens are barred before that many */
+    int32_t n_sample;             /* answers to the one prompt, computed once; 0: 1. Answer i draws with seed + i */
+    int32_t priority;             /* lower runs first; then by arrival */
+    uint64_t deadline_ns;         /* of the engine's clock; what is there by then is the answer; 0: none */
+    uint64_t cache_domain;        /* prefix cache entries are shared within a domain only */
+    bool no_cache_read;           /* computes the whole prompt itself */
     bool ignore_eos;
     const int32_t *stop_id;       /* further ids that end the request */
     int32_t n_stop_id;
@@ -71,7 +96,9 @@ struct sy_request {               /* all borrowed for the call of submit, but fo
     void (*on_event)(void *ctx, const struct sy_event *);
     /* logits after prompt position pos, for pos >= logits_from, ascending; NULL: not wanted */
     void (*on_logits)(void *ctx, int32_t pos, const float *logits, int32_t n_vocab);
-    int32_t logits_from;
+    /* the same for the normed last hidden state [d_model]: embeddings */
+    void (*on_hidden)(void *ctx, int32_t pos, const float *hidden, int32_t d_model);
+    int32_t logits_from;          /* of both */
     void *ctx;
 };
 /* Queues it. Refuses (SY_EARG) ids out of range, a prompt that can never fit, parameters out of range; SY_FULL when
@@ -81,10 +108,19 @@ void sy_engine_cancel(struct sy_engine *, uint64_t id); /* an unknown id is fine
 /* Runs one step; false when there was nothing to do. An error here is the backend's and final. */
 SY_CHECK sy_status sy_engine_step(struct sy_engine *, bool *worked, struct sy_err *);
 
-struct sy_engine_stats {          /* since the engine started */
+struct sy_engine_stats {          /* since the engine started, but for the gauges */
     uint64_t n_step, n_prompt_tok, n_gen_tok;
     uint64_t prefill_ns, decode_ns; /* time of steps that held prompt tokens, and of those that did not */
     uint64_t prefill_tok, decode_tok;
     double kv_bytes_read_decode;
+    uint64_t n_cache_query_tok, n_cache_hit_tok; /* prompt tokens looked up, and found, in the prefix cache */
+    uint64_t n_preempt_recompute, n_preempt_swap;
+    uint64_t gap_ns_max;            /* longest time between two tokens of a running sequence */
+    uint64_t step_ns_last;
+    int32_t n_running, n_waiting;   /* gauges, sequences and requests */
+    int32_t block_free, block_cached, block_leased, block_total; /* free + cached + leased = total */
+    int32_t last_batch_tok, last_batch_seq;
 };
 struct sy_engine_stats sy_engine_stats(const struct sy_engine *);
+/* Checks every invariant of blocks, cache and queues; asserts. For tests and debug builds. */
+void sy_engine_verify(const struct sy_engine *);
