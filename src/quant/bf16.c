@@ -1,5 +1,5 @@
-/* bf16.c - bfloat16, ggml type 30 of the GGUF specification, safetensors BF16. A block is one number: the upper
- * half of a binary32. */
+/* bf16.c - bfloat16, ggml type 30 of the GGUF specification, safetensors BF16. A block is one number: the
+ * upper half of a binary32. */
 #include "quant/quant_int.h"
 
 static void dequant(const void *src, float *dst, int64_t n)

@@ -1,4 +1,4 @@
-/* f16.c - IEEE 754 binary16, ggml type 1 of the GGUF specification, safetensors F16. A block is one number. */
+/* f16.c - IEEE 754 binary16, ggml type 1 of the GGUF specification, safetensors F16. A block is a number. */
 #include "quant/quant_int.h"
 
 static void dequant(const void *src, float *dst, int64_t n)

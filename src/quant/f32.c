@@ -1,4 +1,4 @@
-/* f32.c - IEEE 754 binary32, ggml type 0 of the GGUF specification, safetensors F32. A block is one number. */
+/* f32.c - IEEE 754 binary32, ggml type 0 of the GGUF specification, safetensors F32. A block is a number. */
 #include "quant/quant_int.h"
 
 static void dequant(const void *src, float *dst, int64_t n)

@@ -1,10 +1,11 @@
-/* iq4_nl.c - ggml type 20 of the GGUF specification: 4-bit indices into 16 fixed values, with a scale for each 32.
+/* iq4_nl.c - ggml type 20 of the GGUF specification: 4-bit indices into 16 fixed values, with a scale for
+ * each 32.
  *
  *   byte 0..1   d, binary16
  *   byte 2..17  low nibble of byte 2+i: index i, high nibble: index 16+i        w[i] = d * value[index[i]]
  *
- * unpack() gives value + 128 as an 8-bit code, which every affine layout takes; affine.codebook tells a layout that
- * wants four bits which 16 codes there are. */
+ * unpack() gives value + 128 as an 8-bit code, which every affine layout takes; affine.codebook tells a
+ * layout that wants four bits which 16 codes there are. */
 #include "quant/quant_int.h"
 
 static const int8_t value[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};

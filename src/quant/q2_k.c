@@ -1,8 +1,9 @@
-/* q2_k.c - ggml type 10 of the GGUF specification: 2-bit codes; 256 share two half scales, each 16 have their own
- * 4-bit multiples of them.
+/* q2_k.c - ggml type 10 of the GGUF specification: 2-bit codes; 256 share two half scales, each 16 have their
+ * own 4-bit multiples of them.
  *
  *   byte 0..15   group g of 16: low nibble s[g] scales, high nibble m[g] shifts
- *   byte 16..79  2-bit codes: code 128c + 32j + l is in bits 2j..2j+1 of byte 16 + 32c + l   (c < 2, j < 4, l < 32)
+ *   byte 16..79  2-bit codes: code 128c + 32j + l is in bits 2j..2j+1 of byte 16 + 32c + l   (c < 2, j < 4, l
+ *   < 32)
  *   byte 80..81  d, binary16
  *   byte 82..83  dmin, binary16        w[i] = d * s * code[i] - dmin * m, with s and m of group i/16 */
 #include "quant/quant_int.h"

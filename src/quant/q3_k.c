@@ -1,10 +1,10 @@
-/* q3_k.c - ggml type 11 of the GGUF specification: 3-bit codes around 4; 256 share a half scale, each 16 have their
- * own 6-bit multiple of it, stored around 32.
+/* q3_k.c - ggml type 11 of the GGUF specification: 3-bit codes around 4; 256 share a half scale, each 16 have
+ * their own 6-bit multiple of it, stored around 32.
  *
  *   byte 0..31    third bits: that of code 32t + l is bit t of byte l   (t < 8, l < 32)
  *   byte 32..95   low two bits: code 128c + 32j + l is in bits 2j..2j+1 of byte 32 + 32c + l   (c < 2, j < 4)
- *   byte 96..107  the 6-bit multiples. Low four bits of s[g]: nibble g/8 of byte 96 + g%8. High two bits: bits 2t and
- *                 2t+1 of byte 104 + g%4 with t = g/4
+ *   byte 96..107  the 6-bit multiples. Low four bits of s[g]: nibble g/8 of byte 96 + g%8;
+ *                 high two: bits 2t and 2t+1 of byte 104 + g%4 with t = g/4
  *   byte 108..109 d, binary16        w[i] = d * (s - 32) * (code[i] - 4), with s of group i/16 */
 #include "quant/quant_int.h"
 

@@ -22,6 +22,20 @@ static void dequant(const void *src, float *dst, int64_t n)
     sy_affine_dequant(&sy_quant_q4_1, src, dst, n);
 }
 
+static void quantise(const float *src, void *dst, int64_t n)
+{
+    uint8_t *b = dst, code[32];
+    float x[32], d, m;
+    for (int64_t k = 0; k < n / 32; k++, b += 20, src += 32) {
+        sy_fit_load(src, x, 32);
+        sy_fit_line(x, 32, 15, 0x1p40f, &d, &m);
+        d = sy_fit_half_scale(d, b);
+        m = sy_fit_half(m, b + 2);
+        sy_fit_codes(x, 32, d, m, 0, 15, code);
+        sy_pack_nibbles(code, code + 16, b + 4, 16);
+    }
+}
+
 const struct sy_quant sy_quant_q4_1 = {
     .name = "q4_1",
     .gguf_type = 3,
@@ -30,4 +44,5 @@ const struct sy_quant sy_quant_q4_1 = {
     .dequant = dequant,
     .affine = {.bits = 4, .group = 32, .has_min = true},
     .unpack = unpack,
+    .quantise = quantise,
 };

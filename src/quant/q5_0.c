@@ -23,6 +23,20 @@ static void dequant(const void *src, float *dst, int64_t n)
     sy_affine_dequant(&sy_quant_q5_0, src, dst, n);
 }
 
+static void quantise(const float *src, void *dst, int64_t n)
+{
+    uint8_t *b = dst, code[32];
+    float x[32];
+    for (int64_t k = 0; k < n / 32; k++, b += 22, src += 32) {
+        sy_fit_load(src, x, 32);
+        float d = sy_fit_half_scale(sy_fit_scale(x, 32, -16, 15), b);
+        sy_fit_codes(x, 32, d, 0, -16, 15, code);
+        uint32_t high = sy_pack_fifth_bits(code);
+        memcpy(b + 2, &high, sizeof high);
+        sy_pack_nibbles(code, code + 16, b + 6, 16);
+    }
+}
+
 const struct sy_quant sy_quant_q5_0 = {
     .name = "q5_0",
     .gguf_type = 6,
@@ -31,4 +45,5 @@ const struct sy_quant sy_quant_q5_0 = {
     .dequant = dequant,
     .affine = {.bits = 5, .group = 32, .zero = 16},
     .unpack = unpack,
+    .quantise = quantise,
 };

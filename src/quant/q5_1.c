@@ -24,6 +24,22 @@ static void dequant(const void *src, float *dst, int64_t n)
     sy_affine_dequant(&sy_quant_q5_1, src, dst, n);
 }
 
+static void quantise(const float *src, void *dst, int64_t n)
+{
+    uint8_t *b = dst, code[32];
+    float x[32], d, m;
+    for (int64_t k = 0; k < n / 32; k++, b += 24, src += 32) {
+        sy_fit_load(src, x, 32);
+        sy_fit_line(x, 32, 31, 0x1p40f, &d, &m);
+        d = sy_fit_half_scale(d, b);
+        m = sy_fit_half(m, b + 2);
+        sy_fit_codes(x, 32, d, m, 0, 31, code);
+        uint32_t high = sy_pack_fifth_bits(code);
+        memcpy(b + 4, &high, sizeof high);
+        sy_pack_nibbles(code, code + 16, b + 8, 16);
+    }
+}
+
 const struct sy_quant sy_quant_q5_1 = {
     .name = "q5_1",
     .gguf_type = 7,
@@ -32,4 +48,5 @@ const struct sy_quant sy_quant_q5_1 = {
     .dequant = dequant,
     .affine = {.bits = 5, .group = 32, .has_min = true},
     .unpack = unpack,
+    .quantise = quantise,
 };

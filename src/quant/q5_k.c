@@ -1,5 +1,5 @@
-/* q5_k.c - ggml type 13 of the GGUF specification: 5-bit codes; 256 share two half scales, each 32 have their own
- * 6-bit multiples of them.
+/* q5_k.c - ggml type 13 of the GGUF specification: 5-bit codes; 256 share two half scales, each 32 have their
+ * own 6-bit multiples of them.
  *
  *   byte 0..1     d, binary16
  *   byte 2..3     dmin, binary16

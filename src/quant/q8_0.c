@@ -21,6 +21,18 @@ static void dequant(const void *src, float *dst, int64_t n)
     sy_affine_dequant(&sy_quant_q8_0, src, dst, n);
 }
 
+static void quantise(const float *src, void *dst, int64_t n)
+{
+    uint8_t *b = dst, code[32];
+    float x[32];
+    for (int64_t k = 0; k < n / 32; k++, b += 34, src += 32) {
+        sy_fit_load(src, x, 32);
+        float d = sy_fit_half_scale(sy_fit_scale(x, 32, -128, 127), b);
+        sy_fit_codes(x, 32, d, 0, -128, 127, code);
+        for (int i = 0; i < 32; i++) b[2 + i] = code[i] ^ 0x80;
+    }
+}
+
 const struct sy_quant sy_quant_q8_0 = {
     .name = "q8_0",
     .gguf_type = 8,
@@ -29,4 +41,5 @@ const struct sy_quant sy_quant_q8_0 = {
     .dequant = dequant,
     .affine = {.bits = 8, .group = 32, .zero = 128},
     .unpack = unpack,
+    .quantise = quantise,
 };

@@ -1,9 +1,9 @@
-/* quant_int.h - what the format files share: little-endian loads from unaligned file bytes, the half conversions
- * as inlines (a row of f16 must cost a few cycles per element, not a call), nibble splitting, and the search for
- * error-minimising scales. Private to quant/.
+/* quant_int.h - what the format files share: little-endian loads from unaligned file bytes, the half
+ * conversions as inlines (a row of f16 must cost a few cycles per element, not a call), nibble splitting, and
+ * the search for error-minimising scales. Private to quant/.
  *
- * Non-finite scales in a file are not errors here: they give what the formula gives in IEEE arithmetic (inf * 0 is
- * NaN). The sign and payload of a NaN are unspecified, everything else is defined bit by bit. */
+ * Non-finite scales in a file are not errors here: they give what the formula gives in IEEE arithmetic (inf *
+ * 0 is NaN). The sign and payload of a NaN are unspecified, everything else is defined bit by bit. */
 #pragma once
 #include "quant/quant.h"
 
@@ -36,9 +36,9 @@ static inline uint32_t sy_bits_of_f32(float f)
     return bits;
 }
 
-/* IEEE 754-2019 binary16 -> binary32. Moving exponent and fraction up by 13 bits leaves the exponent biased by 15
- * instead of 127: normals add the difference (112), infinities and NaN add it twice. A subnormal m * 2^-24 is made
- * by reading its bits as (1 + m/1024) * 2^-14 and subtracting 2^-14, which is exact. */
+/* IEEE 754-2019 binary16 -> binary32. Moving exponent and fraction up by 13 bits leaves the exponent biased
+ * by 15 instead of 127: normals add the difference (112), infinities and NaN add it twice. A subnormal m *
+ * 2^-24 is made by reading its bits as (1 + m/1024) * 2^-14 and subtracting 2^-14, which is exact. */
 static inline float sy_f16_widen(uint16_t h)
 {
     /* Signed compares turned into masks: what compilers make vector code of, without SSE4. */
@@ -49,9 +49,10 @@ static inline float sy_f16_widen(uint16_t h)
     return sy_f32_of_bits((uint32_t)(h & 0x8000) << 16 | (is_tiny & tiny) | (~is_tiny & normal));
 }
 
-/* binary32 -> binary16, round to nearest even. Normals: add half a unit of the last kept place (minus one when
- * that place is even) and cut; a carry into the exponent is the right answer. Results below 2^-14: adding 0.5,
- * whose last place is 2^-24 like that of a half subnormal, lets the adder round. From 65520 on: infinity. */
+/* binary32 -> binary16, round to nearest even. Normals: add half a unit of the last kept place (minus one
+ * when that place is even) and cut; a carry into the exponent is the right answer. Results below 2^-14:
+ * adding 0.5, whose last place is 2^-24 like that of a half subnormal, lets the adder round. From 65520 on:
+ * infinity. */
 static inline uint16_t sy_f16_narrow(float f)
 {
     uint32_t bits = sy_bits_of_f32(f), sign = bits >> 16 & 0x8000, a = bits & 0x7fffffff;
@@ -98,10 +99,10 @@ static inline void sy_pairs(const uint8_t *q, uint8_t *code)
         for (int j = 0; j < 4; j++)
             for (int l = 0; l < 32; l++) code[128 * c + 32 * j + l] = q[32 * c + l] >> (2 * j) & 3;
 }
-/* The first 16 bytes of q4_k and q5_k: d, dmin (binary16), then eight 6-bit scales s and eight 6-bit shifts m in
- * 12 bytes p. For g < 4: s[g] is the low six bits of p[g], m[g] those of p[4+g]. For g >= 4, p[4+g] has the low four
- * bits of both (s in the low nibble), and their high two bits are the top bits of p[g-4] (s) and p[g] (m).
- * scale[g] = d * s[g]; min[g] = -(dmin * m[g]). Both products are exact. */
+/* The first 16 bytes of q4_k and q5_k: d, dmin (binary16), then eight 6-bit scales s and eight 6-bit shifts m
+ * in 12 bytes p. For g < 4: s[g] is the low six bits of p[g], m[g] those of p[4+g]. For g >= 4, p[4+g] has
+ * the low four bits of both (s in the low nibble), and their high two bits are the top bits of p[g-4] (s) and
+ * p[g] (m). scale[g] = d * s[g]; min[g] = -(dmin * m[g]). Both products are exact. */
 static inline void sy_kscales(const uint8_t *b, float *scale, float *min)
 {
     const uint8_t *p = b + 4;
@@ -114,5 +115,48 @@ static inline void sy_kscales(const uint8_t *b, float *scale, float *min)
     }
 }
 
-/* dequant of an affine format from its unpack: scale * (code - zero) [+ min], each step rounded to float32. */
+/* dequant of an affine format from its unpack: scale * (code - zero) [+ min], each step rounded to float32.
+ * */
 void sy_affine_dequant(const struct sy_quant *, const void *src, float *dst, int64_t n);
+
+/* ---- quantising: least squares over the scales a block may have
+ * ------------------------------------------------
+ *
+ * For given codes the best scale is a quotient of sums; for a given scale the best codes are the nearest
+ * ones. What is left is which codes to start from: a few ways to map the extreme value near the ends of the
+ * code range are tried and the one with the smallest squared error wins. Sums are doubles, so any block that
+ * sy_fit_load() made works. n is a multiple of 4 and at most 32 throughout. */
+
+/* Copies n values in a form the search can take: NaN becomes 0, magnitudes stop at 2^40, beyond every format
+ * here. Any n. */
+void sy_fit_load(const float *src, float *x, int n);
+/* d minimising the sum of (x - d q)^2 over integer q in [lo, hi], lo < 0 < hi. 0 for a block of zeros. */
+float sy_fit_scale(const float *x, int n, int lo, int hi);
+/* d >= 0 and m minimising the sum of (x - d q - m)^2 over integer q in [0, hi]; m_max bounds m from above. */
+void sy_fit_line(const float *x, int n, int hi, float m_max, float *d, float *m);
+/* Nearest codes for d and m as stored, code = q - lo with q in [lo, hi]; returns the squared error. */
+double sy_fit_codes(const float *x, int n, float d, float m, int lo, int hi, uint8_t *code);
+/* Stores the nearest finite binary16; returns its value. The second does not let a scale vanish: codes that
+ * are multiples of the smallest binary16 beat a block of zeros. */
+float sy_fit_half(float v, void *stored);
+float sy_fit_half_scale(float v, void *stored);
+
+/* The inverses of the unpacking helpers above. */
+static inline void sy_pack_nibbles(const uint8_t *lo, const uint8_t *hi, uint8_t *q, int n)
+{
+    for (int i = 0; i < n; i++) q[i] = (uint8_t)((lo[i] & 15) | hi[i] << 4);
+}
+static inline uint32_t sy_pack_fifth_bits(const uint8_t *code)
+{
+    uint32_t high = 0;
+    for (int i = 0; i < 32; i++) high |= (uint32_t)(code[i] >> 4 & 1) << i;
+    return high;
+}
+static inline void sy_pack_kscales(const uint8_t *s, const uint8_t *m, uint8_t *p)
+{
+    for (int g = 0; g < 4; g++) {
+        p[g] = (uint8_t)(s[g] | s[4 + g] >> 4 << 6);
+        p[4 + g] = (uint8_t)(m[g] | m[4 + g] >> 4 << 6);
+        p[8 + g] = (uint8_t)((s[4 + g] & 15) | (m[4 + g] & 15) << 4);
+    }
+}
