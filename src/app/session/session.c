@@ -1,0 +1,71 @@
+/* session.c - flags to an engine. */
+#include "app/session/session.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "app/hub/hub.h"
+
+static void on_load(void *ctx, double done)
+{
+    sy_progress_share(ctx, done);
+}
+
+sy_status sy_session_open(struct sy_args *a, struct sy_engine **out, struct sy_err *err)
+{
+    const char *path;
+    sy_status st = sy_model_path(a, sy_arg_text(a, "model"), &path, err);
+    if (st) return st;
+    struct sy_progress bar;
+    sy_progress_init(&bar, &a->app->env, a->app->progress, "loading");
+    struct sy_engine_opt opt = {
+        .model = path,
+        .backend = sy_arg_text(a, "backend"),
+        .backend_opt = {.n_thread = (int32_t)sy_arg_int(a, "threads"),
+                        .compute = (enum sy_compute)sy_arg_choice(a, "compute"),
+                        .kv_dtype = (enum sy_kv_dtype)sy_arg_choice(a, "kv-dtype"),
+                        .progress = on_load,
+                        .progress_ctx = &bar},
+        .ctx_len = (int32_t)sy_arg_int(a, "ctx-size"),
+        .block_len = (int32_t)sy_arg_int(a, "block-size"),
+        .seq_max = (int32_t)sy_arg_int(a, "max-seqs"),
+        .batch_tok_max = (int32_t)sy_arg_int(a, "max-batched-tokens"),
+        .kv_bytes_max = sy_arg_int(a, "kv-memory"),
+    };
+    st = sy_engine_new(&a->app->env, &opt, out, err);
+    sy_progress_end(&bar);
+    return st;
+}
+
+/* A flag that was given, else the model's own default, else the fallback. */
+static double choose(const struct sy_args *a, const char *flag, double given, const struct sy_json *gen,
+                     const char *key, double fallback)
+{
+    return sy_arg_given(a, flag) ? given : sy_json_number(sy_json_get(gen, key), fallback);
+}
+
+sy_status sy_session_sampling(const struct sy_args *a, const struct sy_engine *e, struct sy_sampling *out,
+                              struct sy_err *err)
+{
+    const struct sy_json *gen = sy_checkpoint_generation(sy_engine_checkpoint(e));
+    /* Without do_sample, transformers decodes greedily and ignores what else the file says. */
+    bool sample = sy_json_bool(sy_json_get(gen, "do_sample"), false);
+    if (!sample) gen = NULL;
+    *out = (struct sy_sampling){
+        .temperature = (float)choose(a, "temperature", sy_arg_num(a, "temperature"), gen, "temperature", sample ? 1 : 0),
+        .top_k = (int32_t)choose(a, "top-k", (double)sy_arg_int(a, "top-k"), gen, "top_k", 0),
+        .top_p = (float)choose(a, "top-p", sy_arg_num(a, "top-p"), gen, "top_p", 1),
+        .min_p = (float)choose(a, "min-p", sy_arg_num(a, "min-p"), gen, "min_p", 0),
+        .repeat_penalty = (float)choose(a, "repeat-penalty", sy_arg_num(a, "repeat-penalty"), gen, "repetition_penalty", 1),
+        .presence_penalty = (float)sy_arg_num(a, "presence-penalty"),
+        .frequency_penalty = (float)sy_arg_num(a, "frequency-penalty"),
+        .seed = (uint64_t)sy_arg_int(a, "seed"),
+        .n_logprob = -1,
+    };
+    if (out->temperature <= 0 || sy_arg_given(a, "seed")) return SY_OK;
+    if (getrandom(&out->seed, sizeof out->seed, 0) != (ssize_t)sizeof out->seed)
+        return sy_fail(err, SY_EIO, "cannot draw a seed: %s; give one with --seed", strerror(errno));
+    out->seed >>= 11; /* what --seed takes, so that a report of it can be used */
+    return SY_OK;
+}
