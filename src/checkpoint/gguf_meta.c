@@ -131,7 +131,8 @@ double sy_gguf_num(struct sy_gguf_meta *m, const char *key, double lo, double hi
         return lo;
     }
     if (v >= lo && v <= hi) return v;
-    sy_gguf_refuse(m, SY_EFORMAT, "key '%s': expected a number from %g to %g, found %g", key, lo, hi, v);
+    sy_gguf_refuse(m, SY_EFORMAT, "key '%s': expected a number from %g to %g, found %g", key, lo, hi,
+                   isnan(v) ? (double)NAN : v);
     return lo;
 }
 

@@ -1,4 +1,5 @@
 /* The tokenizer inside a GGUF file: arrays whose types and lengths are checked against each other, once. */
+#include <math.h>
 #include <string.h>
 
 #include "checkpoint/internal.h"
@@ -105,7 +106,7 @@ static void read_arrays(struct sy_checkpoint *ck, struct sy_gguf_meta *m, struct
         if (!(v->score[i] >= -1e30f && v->score[i] <= 1e30f)) {
             sy_gguf_refuse(m, SY_EFORMAT,
                            "key 'tokenizer.ggml.scores': expected finite numbers, found %g for token %zu",
-                           (double)v->score[i], i);
+                           isnan(v->score[i]) ? (double)NAN : (double)v->score[i], i);
             break;
         }
 }

@@ -130,7 +130,7 @@ static int by_place(const void *a, const void *b)
 static sy_status check_cover(const struct sy_bytes *f, struct sy_tensor *t, size_t n,
                              const unsigned char *data, struct sy_err *err)
 {
-    qsort(t, n, sizeof *t, by_place);
+    if (n) qsort(t, n, sizeof *t, by_place);
     const unsigned char *at = data, *end = f->at + f->n;
     for (size_t i = 0; i < n; i++) {
         if (t[i].data < at)
