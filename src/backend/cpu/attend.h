@@ -32,7 +32,7 @@ struct sy_attend {
     float *out;                   /* the same for the output, heads d_val apart */
     int64_t ldo;
     int32_t part, n_part;         /* partition, lo <= part < hi of sy_attend_range(); hi - lo */
-    float *partial;               /* [n_part][n_q][n_group][d_val + 2]: sums, maximum, denominator; row 0 is `lo` */
+    float *partial;               /* [n_part][n_q][n_group][d_val + 2]: sums, maximum (times log2 e), denominator; starts with `lo` */
 };
 enum { SY_ATTEND_Q = 16 };        /* most queries in one work item */
 /* First partition that any of the item's queries sees (windows skip the rest), and one past the last. part() must run

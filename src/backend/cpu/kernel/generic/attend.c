@@ -10,6 +10,7 @@
 #include <string.h>
 
 enum { CHUNK = 64 }; /* elements of V widened at once */
+#define LOG2E 1.44269504088896341f /* maxima are in units of log2, in every instruction set: e^x = 2^(x LOG2E) */
 
 static inline float bf16_at(const void *p, int64_t i)
 {
@@ -67,7 +68,7 @@ static void scores(const struct sy_attend *a, enum sy_kv_dtype dtype, int32_t t,
     }
 }
 
-/* One tile's softmax: score becomes exp(score - maximum), and what the row summed before is brought to that maximum. */
+/* One tile's softmax: score becomes 2^(score - maximum), and what the row summed before is brought to that maximum. */
 static void soften(const struct sy_attend *a, struct sy_span keys, int32_t t, struct row *row)
 {
     int32_t d_val = a->kv->d_val;
@@ -75,14 +76,14 @@ static void soften(const struct sy_attend *a, struct sy_span keys, int32_t t, st
     for (int32_t j = keys.lo; j < keys.hi; j++) {
         float s = score[j - t] * a->scale;
         if (a->softcap > 0) s = a->softcap * tanhf(s / a->softcap);
-        score[j - t] = s;
+        score[j - t] = s *= LOG2E;
         if (s > max) max = s;
     }
-    /* All scores can be -inf: exp(-inf - 0) is the zero that exp(-inf - -inf) is not. */
+    /* All scores can be -inf: 2^(-inf - 0) is the zero that 2^(-inf - -inf) is not. */
     float ref = max == -INFINITY ? 0 : max, total = 0;
-    for (int32_t j = keys.lo; j < keys.hi; j++) total += score[j - t] = expf(score[j - t] - ref);
+    for (int32_t j = keys.lo; j < keys.hi; j++) total += score[j - t] = exp2f(score[j - t] - ref);
     if (max != old) {
-        float less = expf(old - ref);
+        float less = exp2f(old - ref);
         for (int32_t d = 0; d < d_val; d++) sum[d] *= less;
         sum[d_val + 1] *= less;
     }
@@ -160,7 +161,7 @@ static void merge(const struct sy_attend *a)
             const float *sum = sy_attend_partial(a, p, r);
             if (sum[d_val] == -INFINITY && !(sum[d_val + 1] != 0)) continue;
             float both = sum[d_val] > max ? sum[d_val] : max, ref = both == -INFINITY ? 0 : both;
-            float old = expf(max - ref), add = expf(sum[d_val] - ref);
+            float old = exp2f(max - ref), add = exp2f(sum[d_val] - ref);
             for (int32_t d = 0; d < d_val; d++) out[d] = out[d] * old + sum[d] * add;
             total = total * old + sum[d_val + 1] * add;
             max = both;

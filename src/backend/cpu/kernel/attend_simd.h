@@ -1,0 +1,367 @@
+/* attend_simd.h - attention for the names of a simd.h: included once by each instruction set's attend.c.
+ *
+ * A row is one query head of one query. A tile of SY_KEY_TILE keys is widened to f32 once into a scratch tile that stays
+ * in the first cache, and all rows of the item meet it there: scores = q K and sums += P V are then the same small
+ * matrix product, C[row][col] += sum over k of A[row][k] B[k][col], in registers of REG_ROWS x REG_COLS vectors. An
+ * element of C is one chain of fused multiply-adds over ascending k, whatever the shape of the registers' tile around
+ * it: therefore nothing depends on which rows are handled together. Chains that are cut (at D_CHUNK, at the edges of
+ * what a row sees) go on from the value in memory, which changes no bit either. */
+#include "backend/cpu/attend_int.h"
+#include "backend/cpu/kernel/math_simd.h"
+
+#include <string.h>
+
+enum {
+    D_CHUNK = 128,  /* of d_key: [128][SY_KEY_TILE] of f32 is 32 KiB */
+    V_CHUNK = 64,   /* of d_val: [SY_KEY_TILE][64] is 16 KiB */
+};
+#define LOG2E 1.44269504088896341f
+
+/* ---- the product ------------------------------------------------------------------------------------------------- */
+
+struct product {
+    const float *a[REG_ROWS];
+    float *c[REG_ROWS];
+    const float *b;      /* column 0 */
+    int64_t ldb;
+    int32_t k_lo, k_hi;
+    int32_t n_last;      /* lanes of the last vector of columns */
+    bool fresh;          /* C starts at 0 */
+};
+
+INLINE void multiply(const struct product *m, const int rows, const int cols)
+{
+    VF c[REG_ROWS][REG_COLS], b[REG_COLS];
+    const float *a[REG_ROWS], *at = m->b + m->k_lo * m->ldb;
+    for (int r = 0; r < rows; r++) {
+        a[r] = m->a[r];
+        for (int j = 0; j < cols; j++) {
+            if (m->fresh) c[r][j] = v_set(0);
+            else if (j < cols - 1 || m->n_last == LANES) c[r][j] = v_load(m->c[r] + j * LANES);
+            else c[r][j] = v_load_n(m->c[r] + j * LANES, m->n_last);
+        }
+    }
+    for (int64_t k = m->k_lo; k < m->k_hi; k++, at += m->ldb) {
+        for (int j = 0; j < cols; j++) b[j] = v_load(at + j * LANES);
+        for (int r = 0; r < rows; r++) {
+            VF one = v_set(a[r][k]);
+            for (int j = 0; j < cols; j++) c[r][j] = v_fma(one, b[j], c[r][j]);
+        }
+    }
+    for (int r = 0; r < rows; r++) {
+        for (int j = 0; j < cols; j++) {
+            if (j < cols - 1 || m->n_last == LANES) v_store(m->c[r] + j * LANES, c[r][j]);
+            else v_store_n(m->c[r] + j * LANES, c[r][j], m->n_last);
+        }
+    }
+}
+
+#define PRODUCT(rows, cols)                                                                                          \
+    static void multiply_##rows##_##cols(const struct product *m)                                                    \
+    {                                                                                                                \
+        multiply(m, rows, cols);                                                                                     \
+    }
+#define PRODUCTS(cols)                                                                                               \
+    PRODUCT(1, cols) PRODUCT(2, cols) PRODUCT(3, cols) PRODUCT(4, cols) PRODUCT(5, cols) PRODUCT(6, cols)
+#define NAMES(cols)                                                                                                  \
+    {multiply_1_##cols, multiply_2_##cols, multiply_3_##cols, multiply_4_##cols, multiply_5_##cols, multiply_6_##cols}
+_Static_assert(REG_ROWS == 6 && (REG_COLS == 2 || REG_COLS == 4), "the tables below");
+PRODUCTS(1)
+PRODUCTS(2)
+#if SIMD_REG_COLS == 4
+PRODUCTS(3)
+PRODUCTS(4)
+static void (*const products[REG_COLS][REG_ROWS])(const struct product *) = {NAMES(1), NAMES(2), NAMES(3), NAMES(4)};
+#else
+static void (*const products[REG_COLS][REG_ROWS])(const struct product *) = {NAMES(1), NAMES(2)};
+#endif
+
+/* Columns [0, n) of rows [0, n_row). */
+static void multiply_all(struct product *m, int32_t n_row, int32_t n)
+{
+    for (int32_t col = 0; col < n; col += REG_COLS * LANES) {
+        int32_t left = n - col, vecs = left < REG_COLS * LANES ? (left + LANES - 1) / LANES : REG_COLS;
+        struct product part = *m;
+        part.n_last = left - (vecs - 1) * LANES < LANES ? left - (vecs - 1) * LANES : LANES;
+        part.b += col;
+        for (int32_t r = 0; r < n_row; r++) part.c[r] += col;
+        products[vecs - 1][n_row - 1](&part);
+    }
+}
+
+/* ---- tiles of the cache ------------------------------------------------------------------------------------------ */
+
+INLINE VF widen_n(enum sy_kv_dtype dtype, const unsigned char *p, int n)
+{
+    if (dtype == SY_KV_BF16) return n == LANES ? v_load_bf16(p) : v_load_bf16_n(p, n);
+    if (dtype == SY_KV_F16) return n == LANES ? v_load_f16(p) : v_load_f16_n(p, n);
+    return n == LANES ? v_load((const float *)p) : v_load_n((const float *)p, n);
+}
+
+/* to[d][j - t] = element d0 + d of key j, d < n, for the keys of a tile; 0 for what is not among them. */
+INLINE void tile_keys(const struct sy_attend *a, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys, int32_t d0,
+                      int32_t n, float *to)
+{
+    const struct sy_kv_dim *kv = a->kv;
+    const int64_t es = sy_kv_elem_bytes(dtype), head = sy_kv_head(kv, a->kv_head);
+    if (keys.hi - keys.lo < SY_KEY_TILE) memset(to, 0, (size_t)n * SY_KEY_TILE * sizeof *to);
+    for (int32_t j = keys.lo, run; j < keys.hi; j += run) {
+        int32_t off = j % kv->block_len, stride;
+        int64_t at = head + sy_kv_key(kv, off, &stride);
+        run = stride - off % SY_KV_PANEL;
+        if (run > keys.hi - j) run = keys.hi - j;
+        const unsigned char *from = sy_kv_block(a, j) + (at + (int64_t)d0 * stride) * es;
+        float *col = to + (j - t);
+        if (run == SY_KV_PANEL) {
+            for (int32_t d = 0; d < n; d++)
+                for (int32_t i = 0; i < SY_KV_PANEL; i += LANES)
+                    v_store(col + d * SY_KEY_TILE + i, widen_n(dtype, from + (d * SY_KV_PANEL + i) * es, LANES));
+        } else {
+            for (int32_t d = 0; d < n; d++, from += stride * es)
+                for (int32_t i = 0; i < run; i += LANES) {
+                    int lanes = run - i < LANES ? run - i : LANES;
+                    v_store_n(col + d * SY_KEY_TILE + i, widen_n(dtype, from + i * es, lanes), lanes);
+                }
+        }
+    }
+}
+
+/* to[j - t][d] = element d0 + d of value j, d < n; up to the next whole vector 0. */
+INLINE void tile_values(const struct sy_attend *a, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys, int32_t d0,
+                        int32_t n, float *to)
+{
+    const struct sy_kv_dim *kv = a->kv;
+    const int64_t es = sy_kv_elem_bytes(dtype);
+    const int64_t head = sy_kv_head(kv, a->kv_head) + (int64_t)kv->block_len * kv->d_key + d0;
+    for (int32_t j = keys.lo, run; j < keys.hi; j += run) {
+        int32_t off = j % kv->block_len;
+        run = kv->block_len - off < keys.hi - j ? kv->block_len - off : keys.hi - j;
+        const unsigned char *from = sy_kv_block(a, j) + (head + (int64_t)off * kv->d_val) * es;
+        for (int32_t i = j - t; i < j - t + run; i++, from += kv->d_val * es) {
+            int32_t d = 0;
+            for (; d + LANES <= n; d += LANES) v_store(to + i * V_CHUNK + d, widen_n(dtype, from + d * es, LANES));
+            if (d < n) v_store(to + i * V_CHUNK + d, widen_n(dtype, from + d * es, n - d));
+        }
+    }
+}
+
+/* ---- rows ---------------------------------------------------------------------------------------------------------- */
+
+struct row {
+    const float *q;
+    float *sum;          /* d_val sums, maximum (in units of log2), denominator */
+    struct sy_span seen; /* of the partition */
+    struct sy_span now;  /* of the tile */
+};
+struct work {
+    const struct sy_attend *a;
+    struct row row[SY_ROW_TILE];
+    int32_t n_row;
+    _Alignas(64) float score[SY_ROW_TILE][SY_KEY_TILE];
+    _Alignas(64) float tile[D_CHUNK * SY_KEY_TILE];
+};
+_Static_assert(V_CHUNK <= D_CHUNK, "both kinds of tiles use one buffer");
+
+INLINE void scores(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys)
+{
+    int32_t d_key = w->a->kv->d_key, lo = (keys.lo - t) / LANES * LANES;
+    for (int32_t d = 0; d < d_key; d += D_CHUNK) {
+        int32_t n = d_key - d < D_CHUNK ? d_key - d : D_CHUNK;
+        tile_keys(w->a, dtype, t, keys, d, n, w->tile);
+        for (int32_t r = 0, rows; r < w->n_row; r += rows) {
+            rows = w->n_row - r < REG_ROWS ? w->n_row - r : REG_ROWS;
+            struct product m = {.b = w->tile + lo, .ldb = SY_KEY_TILE, .k_hi = n, .fresh = d == 0};
+            for (int32_t i = 0; i < rows; i++) {
+                m.a[i] = w->row[r + i].q + d;
+                m.c[i] = w->score[r + i] + lo;
+            }
+            multiply_all(&m, rows, (keys.hi - t - lo + LANES - 1) / LANES * LANES);
+        }
+    }
+}
+
+/* One tile's softmax of a row: score becomes 2^(score - maximum), and what the row summed before is brought to that
+ * maximum. Keys that are not seen become -inf, hence exactly 0. */
+INLINE void soften(const struct sy_attend *a, const struct row *row, int32_t t, float *score)
+{
+    enum { N = SY_KEY_TILE / LANES };
+    int32_t d_val = a->kv->d_val, lo = row->now.lo - t, hi = row->now.hi - t;
+    VF s[N], top = v_set(-__builtin_inff()), total[N];
+    for (int i = 0; i < N; i++) {
+        s[i] = v_load(score + i * LANES);
+        if (a->softcap > 0)
+            s[i] = v_tanh(s[i] * v_set(a->scale / a->softcap)) * v_set(a->softcap * LOG2E);
+        else
+            s[i] = s[i] * v_set(a->scale * LOG2E);
+        s[i] = v_span(s[i], lo - i * LANES, hi - i * LANES);
+        top = v_max(s[i], top);
+    }
+    float *sum = row->sum, old = sum[d_val], most = v_top(top), max = most > old ? most : old;
+    float ref = max == -__builtin_inff() ? 0 : max; /* 2^(-inf - 0) is the zero that 2^(-inf - -inf) is not */
+    for (int i = 0; i < N; i++) {
+        s[i] = v_exp2(s[i] - v_set(ref));
+        v_store(score + i * LANES, s[i]);
+        total[i] = s[i];
+    }
+    for (int n = N / 2; n > 0; n /= 2)
+        for (int i = 0; i < n; i++) total[i] = total[i] + total[i + n];
+    if (max != old && old != -__builtin_inff()) {
+        VF less = v_exp2(v_set(old - ref));
+        int32_t d = 0;
+        for (; d + LANES <= d_val; d += LANES) v_store(sum + d, v_load(sum + d) * less);
+        if (d < d_val) v_store_n(sum + d, v_load_n(sum + d, d_val - d) * less, d_val - d);
+        sum[d_val + 1] *= less[0];
+    }
+    sum[d_val] = max;
+    sum[d_val + 1] += v_sum(total[0]);
+}
+
+/* Rows [r, r + n) times the tile of values, keys [lo, hi) relative to the tile. */
+static void add_values(struct work *w, int32_t r, int32_t n, int32_t lo, int32_t hi, int32_t d, int32_t n_d)
+{
+    struct product m = {.b = w->tile, .ldb = V_CHUNK, .k_lo = lo, .k_hi = hi};
+    if (lo >= hi) return;
+    for (int32_t i = 0; i < n; i++) {
+        m.a[i] = w->score[r + i];
+        m.c[i] = w->row[r + i].sum + d;
+    }
+    multiply_all(&m, n, n_d);
+}
+
+/* Keys that all rows of a group see are multiplied together; those at the edges row by row, as what lies at a key that
+ * a row does not see may be infinite and 0 times it no way to leave it out. */
+INLINE void values(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys)
+{
+    int32_t d_val = w->a->kv->d_val;
+    for (int32_t d = 0; d < d_val; d += V_CHUNK) {
+        int32_t n_d = d_val - d < V_CHUNK ? d_val - d : V_CHUNK;
+        tile_values(w->a, dtype, t, keys, d, n_d, w->tile);
+        for (int32_t r = 0, n; r < w->n_row; r += n) {
+            n = w->n_row - r < REG_ROWS ? w->n_row - r : REG_ROWS;
+            struct sy_span all = {t, t + SY_KEY_TILE};
+            for (int32_t i = r; i < r + n; i++) all = sy_span_cut(all, w->row[i].now.lo, w->row[i].now.hi);
+            if (all.hi < all.lo) all.hi = all.lo;
+            for (int32_t i = r; i < r + n; i++) {
+                struct sy_span now = w->row[i].now;
+                add_values(w, i, 1, now.lo - t, (now.hi < all.lo ? now.hi : all.lo) - t, d, n_d);
+            }
+            add_values(w, r, n, all.lo - t, all.hi - t, d, n_d);
+            for (int32_t i = r; i < r + n; i++) {
+                struct sy_span now = w->row[i].now;
+                add_values(w, i, 1, (now.lo > all.hi ? now.lo : all.hi) - t, now.hi - t, d, n_d);
+            }
+        }
+    }
+}
+
+INLINE void rows(struct work *w, enum sy_kv_dtype dtype, int32_t row0)
+{
+    const struct sy_attend *a = w->a;
+    int32_t d_val = a->kv->d_val, begin = a->part * SY_PARTITION;
+    for (int32_t r = 0; r < w->n_row; r++) {
+        struct row *row = &w->row[r];
+        row->q = sy_attend_q(a, row0 + r);
+        row->sum = sy_attend_partial(a, a->part, row0 + r);
+        row->seen = sy_span_cut(sy_attend_span(a, (row0 + r) / a->n_group), begin, begin + SY_PARTITION);
+        memset(row->sum, 0, ((size_t)d_val + 2) * sizeof *row->sum);
+        row->sum[d_val] = -__builtin_inff();
+    }
+    struct sy_span all = {w->row[0].seen.lo, w->row[w->n_row - 1].seen.hi};
+    for (int32_t t = all.lo / SY_KEY_TILE * SY_KEY_TILE; t < all.hi; t += SY_KEY_TILE) {
+        struct sy_span keys = sy_span_cut(all, t, t + SY_KEY_TILE);
+        scores(w, dtype, t, keys);
+        for (int32_t r = 0; r < w->n_row; r++) {
+            w->row[r].now = sy_span_cut(w->row[r].seen, keys.lo, keys.hi);
+            if (w->row[r].now.lo < w->row[r].now.hi) soften(a, &w->row[r], t, w->score[r]);
+        }
+        values(w, dtype, t, keys);
+    }
+}
+
+INLINE void part(const struct sy_attend *a, enum sy_kv_dtype dtype)
+{
+    struct work w;
+    int32_t all = a->n_q * a->n_group;
+    w.a = a;
+    for (int32_t r = 0; r < all; r += SY_ROW_TILE) {
+        w.n_row = all - r < SY_ROW_TILE ? all - r : SY_ROW_TILE;
+        rows(&w, dtype, r);
+    }
+}
+
+static void part_f32(const struct sy_attend *a) { part(a, SY_KV_F32); }
+static void part_bf16(const struct sy_attend *a) { part(a, SY_KV_BF16); }
+static void part_f16(const struct sy_attend *a) { part(a, SY_KV_F16); }
+
+/* Folds the partitions in ascending order, as generic/attend.c does. */
+static void merge(const struct sy_attend *a)
+{
+    int32_t d_val = a->kv->d_val, lo, hi;
+    sy_attend_range(a, &lo, &hi);
+    for (int32_t r = 0; r < a->n_q * a->n_group; r++) {
+        float *out = a->out + r / a->n_group * a->ldo + (int64_t)(r % a->n_group) * d_val;
+        float max = -__builtin_inff(), total = 0;
+        memset(out, 0, (size_t)d_val * sizeof *out);
+        for (int32_t p = lo; p < hi; p++) {
+            const float *sum = sy_attend_partial(a, p, r);
+            if (sum[d_val] == -__builtin_inff() && !(sum[d_val + 1] != 0)) continue;
+            float both = sum[d_val] > max ? sum[d_val] : max, ref = both == -__builtin_inff() ? 0 : both;
+            VF old = v_exp2(v_set(max - ref)), add = v_exp2(v_set(sum[d_val] - ref));
+            for (int32_t d = 0, n; d < d_val; d += n) {
+                n = d_val - d < LANES ? d_val - d : LANES;
+                v_store_n(out + d, v_fma(v_load_n(out + d, n), old, v_load_n(sum + d, n) * add), n);
+            }
+            total = total * old[0] + sum[d_val + 1] * add[0];
+            max = both;
+        }
+        for (int32_t d = 0, n; d < d_val; d += n) {
+            n = d_val - d < LANES ? d_val - d : LANES;
+            v_store_n(out + d, v_load_n(out + d, n) / v_set(total), n);
+        }
+    }
+}
+
+/* ---- writing -------------------------------------------------------------------------------------------------------- */
+
+INLINE void narrow_n(enum sy_kv_dtype dtype, unsigned char *to, VF x, int n)
+{
+    if (dtype == SY_KV_BF16) v_store_bf16_n(to, x, n);
+    else if (dtype == SY_KV_F16) v_store_f16_n(to, x, n);
+    else v_store_n((float *)to, x, n);
+}
+
+INLINE void write(const struct sy_kv_dim *kv, enum sy_kv_dtype dtype, unsigned char *layer, const float *k, int64_t ldk,
+                  const float *v, int64_t ldv, const int32_t *row, int32_t n)
+{
+    const int64_t es = sy_kv_elem_bytes(dtype);
+    unsigned char some[LANES * sizeof(float)];
+    for (int32_t i = 0; i < n; i++, k += ldk, v += ldv) {
+        unsigned char *block = layer + row[i] / kv->block_len * kv->block_bytes;
+        int32_t off = row[i] % kv->block_len, stride, lanes;
+        for (int32_t h = 0; h < kv->n_kv; h++) {
+            const float *from = k + (int64_t)h * kv->d_key;
+            unsigned char *to = block + (sy_kv_head(kv, h) + sy_kv_key(kv, off, &stride)) * es;
+            for (int32_t d = 0; d < kv->d_key; d += lanes) {
+                lanes = kv->d_key - d < LANES ? kv->d_key - d : LANES;
+                narrow_n(dtype, some, v_load_n(from + d, lanes), lanes);
+                for (int32_t e = 0; e < lanes; e++, to += stride * es) memcpy(to, some + e * es, (size_t)es);
+            }
+            from = v + (int64_t)h * kv->d_val;
+            to = block + (sy_kv_head(kv, h) + (int64_t)kv->block_len * kv->d_key + (int64_t)off * kv->d_val) * es;
+            for (int32_t d = 0; d < kv->d_val; d += lanes) {
+                lanes = kv->d_val - d < LANES ? kv->d_val - d : LANES;
+                narrow_n(dtype, to + d * es, v_load_n(from + d, lanes), lanes);
+            }
+        }
+    }
+}
+
+#define WRITE(name, dtype)                                                                                           \
+    static void name(const struct sy_kv_dim *kv, unsigned char *layer, const float *k, int64_t ldk, const float *v,  \
+                     int64_t ldv, const int32_t *row, int32_t n)                                                     \
+    {                                                                                                                \
+        write(kv, dtype, layer, k, ldk, v, ldv, row, n);                                                             \
+    }
+WRITE(write_f32, SY_KV_F32)
+WRITE(write_bf16, SY_KV_BF16)
+WRITE(write_f16, SY_KV_F16)
