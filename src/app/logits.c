@@ -95,7 +95,7 @@ const struct sy_command sy_cmd_logits = {
     .help = "write the logits of a token sequence to a file",
     .about = "Runs the model over token ids and writes the logits after each position as a safetensors file, for comparing "
              "numbers with other implementations. --compute f32 --kv-dtype f32 is exact enough for that.",
-    .flags = {sy_flags_model, flags, sy_flags_ids, sy_flags_engine},
+    .flags = {sy_flags_model, flags, sy_flags_ids, sy_flags_ctx, sy_flags_engine},
     .examples = examples,
     .run = run,
 };

@@ -4,6 +4,7 @@
 
 #include "app/hub/hub.h"
 #include "base/json.h"
+#include "model/model.h"
 
 static const struct sy_flag flags[] = {
     {.name = "json", .kind = SY_FLAG_SWITCH, .help = "print a JSON array"},
@@ -51,6 +52,16 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
     return st;
 }
 
+static void list_architectures(struct sy_buf *b)
+{
+    sy_buf_text(b, "\nsupported architectures (config.json \"architectures\"; GGUF files of the same families):\n");
+    for (size_t i = 0; sy_archs[i]; i++) {
+        sy_buf_printf(b, "  %-12s ", sy_archs[i]->name);
+        for (const char *const *c = sy_archs[i]->claims; *c; c++) sy_buf_printf(b, " %s", *c);
+        sy_buf_char(b, '\n');
+    }
+}
+
 const struct sy_command sy_cmd_models = {
     .name = "models",
     .help = "list the models in the cache",
@@ -58,5 +69,6 @@ const struct sy_command sy_cmd_models = {
              "folder, with kind and size on disk.",
     .flags = {flags},
     .examples = examples,
+    .more = list_architectures,
     .run = run,
 };

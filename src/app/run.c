@@ -162,7 +162,7 @@ const struct sy_command sy_cmd_run = {
              "On a terminal the speed is printed last, beside what the memory allows.",
     .operands = "[PROMPT...]",
     .n_operand_max = 1 << 20,
-    .flags = {sy_flags_model, flags, sy_flags_ids, sy_flags_sampling, sy_flags_engine},
+    .flags = {sy_flags_model, flags, sy_flags_ids, sy_flags_sampling, sy_flags_ctx, sy_flags_engine},
     .examples = examples,
     .run = run,
 };

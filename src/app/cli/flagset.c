@@ -23,12 +23,16 @@ const struct sy_flag sy_flags_model[] = {
     {0},
 };
 
+const struct sy_flag sy_flags_ctx[] = {
+    {.name = "ctx-size", .letter = 'c', .kind = SY_FLAG_INT, .arg = "N", .lo = 1, .hi = 16777216,
+     .otherwise = "the model's, at most 8192", .help = "longest sequence in tokens, prompt and answer together"},
+    {0},
+};
+
 const struct sy_flag sy_flags_engine[] = {
     {.name = "backend", .kind = SY_FLAG_TEXT, .arg = "NAME", .otherwise = "cpu", .help = "where the model runs"},
     {.name = "threads", .letter = 't', .kind = SY_FLAG_INT, .arg = "N", .lo = 1, .hi = 1024,
      .otherwise = "all CPUs this process may use", .help = "threads of the backend"},
-    {.name = "ctx-size", .letter = 'c', .kind = SY_FLAG_INT, .arg = "N", .lo = 1, .hi = 16777216,
-     .otherwise = "the model's, at most 8192", .help = "longest sequence in tokens, prompt and answer together"},
     {.name = "block-size", .kind = SY_FLAG_INT, .arg = "N", .lo = 1, .hi = 1024, .number = 32,
      .help = "positions in a block of the KV cache, a power of two"},
     {.name = "max-seqs", .kind = SY_FLAG_INT, .arg = "N", .lo = 1, .hi = 4096, .number = 1,

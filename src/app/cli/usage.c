@@ -107,6 +107,7 @@ void sy_usage_command(const struct sy_command *c, struct sy_buf *b)
     sy_buf_text(b, "\nflags:\n");
     sy_flags_each(c, add_flag, b);
     add_examples(b, c);
+    if (c->more) c->more(b);
     sy_buf_text(b, "\nA flag --max-seqs is also SYSTOLE_MAX_SEQS and a line 'max-seqs = 4' of a --config file.\n");
 }
 

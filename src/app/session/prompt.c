@@ -81,6 +81,13 @@ void sy_message_add(struct sy_buf *array, const char *role, const char *text, si
     sy_buf_char(array, '}');
 }
 
+int64_t sy_wall_clock(void)
+{
+    time_t now = time(NULL);
+    struct tm local;
+    return (int64_t)now + (localtime_r(&now, &local) ? local.tm_gmtoff : 0);
+}
+
 sy_status sy_prompt_chat(const struct sy_engine *e, const struct sy_env *env, const struct sy_buf *array,
                          struct sy_ids *out, struct sy_err *err)
 {
@@ -99,7 +106,7 @@ sy_status sy_prompt_chat(const struct sy_engine *e, const struct sy_env *env, co
                                                 : sy_json_parse(env, text.at, text.len, false, &messages, err);
     sy_buf_release(&text);
     if (st) return st;
-    struct sy_render r = {.messages = messages, .add_generation_prompt = true, .now = (int64_t)time(NULL)};
+    struct sy_render r = {.messages = messages, .add_generation_prompt = true, .now = sy_wall_clock()};
     sy_chat_tokens(tok, &r);
     st = sy_chat_encode(env, tpl, tok, &r, out, err);
     sy_json_free(messages);

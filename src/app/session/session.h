@@ -27,6 +27,21 @@ void sy_message_add(struct sy_buf *array, const char *role, const char *text, si
 SY_CHECK sy_status sy_prompt_chat(const struct sy_engine *, const struct sy_env *, const struct sy_buf *array,
                                   struct sy_ids *out, struct sy_err *);
 
+int64_t sy_wall_clock(void); /* seconds since 1970 of the local clock's reading, as templates print dates */
+
+/* ---- text without an engine --------------------------------------------------------------------------------------- */
+
+/* The text side of a model: of a GGUF file, of a model folder, or of a folder with only a tokenizer.json. Caller's
+ * storage; release in every case. */
+struct sy_text_model {
+    struct sy_checkpoint *ckpt;        /* NULL: only a tokenizer */
+    struct sy_json *json, *config;
+    struct sy_tokenizer *tok;          /* NULL: none */
+};
+SY_CHECK sy_status sy_text_model_open(struct sy_args *, struct sy_text_model *, struct sy_err *);
+void sy_text_model_release(struct sy_text_model *);
+SY_CHECK sy_status sy_json_file(const struct sy_env *, const char *path, struct sy_json **out, struct sy_err *);
+
 /* ---- an answer -------------------------------------------------------------------------------------------------- */
 
 struct sy_answer_opt {

@@ -1,0 +1,134 @@
+/* perplexity.c - how well a model predicts a text. */
+#include <math.h>
+#include <stdio.h>
+
+#include "app/session/session.h"
+#include "base/file.h"
+
+enum { TEXT_BYTES_MAX = 1 << 30 };
+
+static const struct sy_flag flags[] = {
+    {.name = "file", .letter = 'f', .required = true, .kind = SY_FLAG_TEXT, .arg = "FILE", .help = "the text ('-': standard input)"},
+    {.name = "ctx-size", .letter = 'c', .kind = SY_FLAG_INT, .arg = "N", .lo = 2, .hi = 16777216, .number = 512,
+     .help = "tokens of a window, BOS included"},
+    {.name = "chunks", .kind = SY_FLAG_INT, .arg = "N", .lo = 1, .hi = 1e9, .otherwise = "all", .help = "at most N windows"},
+    {.name = "json", .kind = SY_FLAG_SWITCH, .help = "print a JSON object"},
+    {0},
+};
+static const struct sy_example examples[] = {
+    {"systole perplexity -m model.gguf -f wiki.txt --ctx-size 512", "one number, lower is better"},
+    {0},
+};
+
+struct score {
+    const int32_t *window;
+    int32_t n;
+    double sum, sum2; /* of -log p and its square */
+    int64_t count;
+    bool done;
+};
+
+static void on_logits(void *ctx, int32_t pos, const float *x, int32_t n_vocab)
+{
+    struct score *s = ctx;
+    if (pos + 1 >= s->n) return;
+    float top = x[0];
+    for (int32_t i = 1; i < n_vocab; i++) top = x[i] > top ? x[i] : top;
+    double sum = 0;
+    for (int32_t i = 0; i < n_vocab; i++) sum += exp((double)x[i] - (double)top);
+    double nll = log(sum) + (double)top - (double)x[s->window[pos + 1]];
+    s->sum += nll;
+    s->sum2 += nll * nll;
+    s->count++;
+}
+
+static void on_event(void *ctx, const struct sy_event *ev)
+{
+    struct score *s = ctx;
+    if (ev->finish != SY_RUNNING) s->done = true;
+}
+
+static sy_status score_window(struct sy_engine *e, struct score *s, struct sy_err *err)
+{
+    struct sy_request q = {.prompt = s->window, .n_prompt = s->n, .sampling = {.n_logprob = -1}, .no_cache_read = true,
+                           .on_event = on_event, .on_logits = on_logits, .ctx = s};
+    sy_status st = sy_engine_submit(e, &q, NULL, err);
+    s->done = false;
+    bool worked = true;
+    while (!st && !s->done && worked) st = sy_engine_step(e, &worked, err);
+    return st;
+}
+
+/* Windows do not overlap; each starts with BOS where the tokenizer adds one. The first token of a window is given. */
+static sy_status score_text(struct sy_args *a, struct sy_engine *e, const struct sy_ids *ids, bool bos, int64_t *windows,
+                            struct score *s, struct sy_err *err)
+{
+    int64_t ctx = sy_engine_plan(e)->ctx_len, step = ctx - bos, most = sy_arg_given(a, "chunks") ? sy_arg_int(a, "chunks") : INT64_MAX;
+    int32_t *window = sy_arena_array(&a->arena, (size_t)ctx, sizeof *window);
+    if (!window) return sy_fail(err, SY_ENOMEM, "no memory for a window of %lld tokens", (long long)ctx);
+    struct sy_progress bar;
+    sy_progress_init(&bar, &a->app->env, a->app->progress, "perplexity");
+    sy_status st = SY_OK;
+    s->window = window;
+    for (int64_t at = 0; !st && *windows < most && at + (bos ? 0 : 1) < (int64_t)ids->n; at += step, ++*windows) {
+        int64_t n = (int64_t)ids->n - at < step ? (int64_t)ids->n - at : step;
+        if (bos) window[0] = sy_tokenizer_bos(sy_engine_tokenizer(e));
+        for (int64_t i = 0; i < n; i++) window[i + bos] = ids->at[at + i];
+        s->n = (int32_t)(n + bos);
+        st = score_window(e, s, err);
+        sy_progress_share(&bar, (double)(at + n) / (double)ids->n);
+    }
+    sy_progress_end(&bar);
+    return st;
+}
+
+static sy_status measure(struct sy_args *a, struct sy_engine *e, const char *text, size_t n, struct sy_err *err)
+{
+    const struct sy_tokenizer *t = sy_engine_tokenizer(e);
+    struct sy_ids ids, probe;
+    sy_ids_init(&ids, &a->app->env);
+    sy_ids_init(&probe, &a->app->env);
+    struct score s = {0};
+    int64_t windows = 0;
+    sy_status st = sy_need_tokenizer(t, sy_arg_text(a, "model"), err);
+    if (!st) st = sy_tokenizer_encode(t, text, n, 0, &ids, err);
+    if (!st) st = sy_tokenizer_encode(t, "", 0, SY_ENCODE_SPECIAL, &probe, err);
+    bool bos = probe.n && probe.at[0] == sy_tokenizer_bos(t);
+    if (!st) st = score_text(a, e, &ids, bos, &windows, &s, err);
+    if (!st && s.count < 2) st = sy_fail(err, SY_EARG, "--file: expected a text of a few tokens, found %zu", ids.n);
+    sy_ids_release(&ids);
+    sy_ids_release(&probe);
+    if (st) return st;
+    double count = (double)s.count, mean = s.sum / count;
+    double error = exp(mean) * sqrt((s.sum2 / count - mean * mean) / (count - 1)); /* standard error, by the delta method */
+    if (sy_arg_on(a, "json"))
+        printf("{\"perplexity\":%.6f,\"error\":%.6f,\"nll\":%.8f,\"tokens\":%lld,\"windows\":%lld,\"ctx_size\":%d}\n", exp(mean),
+               error, mean, (long long)s.count, (long long)windows, sy_engine_plan(e)->ctx_len);
+    else
+        printf("%.4f +- %.4f over %lld tokens\n", exp(mean), error, (long long)s.count);
+    return SY_OK;
+}
+
+static sy_status run(struct sy_args *a, struct sy_err *err)
+{
+    struct sy_engine *e = NULL;
+    char *text = NULL;
+    size_t n;
+    sy_status st = sy_file_read(&a->app->env, sy_arg_text(a, "file"), TEXT_BYTES_MAX, &text, &n, err);
+    if (!st) st = sy_session_open(a, &e, err);
+    if (!st) st = measure(a, e, text, n, err);
+    sy_engine_free(e);
+    sy_delete(&a->app->env, text);
+    return st;
+}
+
+const struct sy_command sy_cmd_perplexity = {
+    .name = "perplexity",
+    .help = "how well a model predicts a text",
+    .about = "Cuts a text into windows that do not overlap and prints exp of the mean negative log probability of their "
+             "tokens, with its standard error. A window starts with BOS where the tokenizer adds one; its first token is "
+             "given, every other one is scored.",
+    .flags = {sy_flags_model, flags, sy_flags_engine},
+    .examples = examples,
+    .run = run,
+};
