@@ -34,6 +34,10 @@ struct sy_cache_dim {
     int32_t block_len, n_block, n_slot; /* block 0 and slot 0 are padding, never leased */
 };
 
+struct sy_copy {
+    int32_t from, to;
+};
+
 struct sy_backend_ops {
     const char *name;
     sy_status (*open)(const struct sy_env *, const struct sy_backend_opt *, struct sy_backend **out, struct sy_err *);
@@ -49,6 +53,10 @@ struct sy_backend_ops {
                          struct sy_program **out, struct sy_err *);
     sy_status (*allocate_kv_cache)(struct sy_backend *, const struct sy_graph *, struct sy_cache_dim,
                                    struct sy_kv_cache **out, struct sy_err *);
+    /* Copies of whole blocks, all layers: within the cache (in order), to host memory and back; kv_block_bytes() each. */
+    void (*copy_blocks)(struct sy_backend *, struct sy_kv_cache *, const struct sy_copy *, int32_t n);
+    void (*save_block)(struct sy_backend *, struct sy_kv_cache *, int32_t block, void *host);
+    void (*restore_block)(struct sy_backend *, struct sy_kv_cache *, int32_t block, const void *host);
     int64_t (*kv_block_bytes)(struct sy_backend *, const struct sy_graph *, int32_t block_len); /* all layers */
     /* The hot path: no allocation, no text; a failure is told by wait(). */
     sy_status (*forward)(struct sy_backend *, struct sy_program *, struct sy_kv_cache *, const struct sy_batch *);

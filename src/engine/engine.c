@@ -1,5 +1,5 @@
 /* engine.c - opening a model and taking it down; step.c runs it. */
-#include <stdlib.h>
+#include <errno.h>
 #include <string.h>
 
 #include "engine/engine_int.h"
@@ -84,19 +84,60 @@ static sy_status make_plan(struct sy_engine *e, const struct sy_engine_opt *o, s
     return SY_OK;
 }
 
+sy_status engine_tables_new(struct sy_engine *e, struct sy_shape shape, struct sy_err *err)
+{
+    const struct sy_env *env = e->env;
+    e->next_id = 1;
+    sy_status st = sy_cache_init(&e->cache, env, e->plan.block_len, e->plan.n_block, !e->opt.no_prefix_cache, err);
+    if (!st) st = sy_batch_new(env, shape, &e->batch, err);
+    if (st) return st;
+    e->block_bytes = e->plan.kv_bytes / e->plan.n_block;
+    e->n_swap_slot = (int32_t)(e->opt.swap_bytes / (e->block_bytes > 0 ? e->block_bytes : 1));
+    if (e->n_swap_slot > e->plan.n_block) e->n_swap_slot = e->plan.n_block;
+    if (e->n_swap_slot) {
+        e->swap_mem = sy_new_array(env, (size_t)e->n_swap_slot, (size_t)e->block_bytes);
+        e->swap_free = sy_new_array(env, (size_t)e->n_swap_slot, sizeof *e->swap_free);
+        if (!e->swap_mem || !e->swap_free)
+            return sy_fail(err, SY_ENOMEM, "--swap-memory: no memory for %lld bytes", (long long)e->opt.swap_bytes);
+        for (int32_t i = 0; i < e->n_swap_slot; i++) e->swap_free[e->n_swap_free++] = i;
+    }
+    e->running = sy_new_array(env, (size_t)shape.seq, sizeof *e->running);
+    e->batch_seq = sy_new_array(env, (size_t)shape.seq, sizeof *e->batch_seq);
+    e->copy = sy_new_array(env, (size_t)shape.seq, sizeof *e->copy);
+    e->out = sy_new_array(env, (size_t)shape.out, sizeof *e->out);
+    e->scratch = sy_new(env, sy_sample_scratch_bytes(e->plan.info.n_vocab));
+    if (!e->running || !e->batch_seq || !e->copy || !e->out || !e->scratch) return sy_fail(err, SY_ENOMEM, "no memory for the engine");
+    if (e->opt.trace) {
+        e->trace = fopen(e->opt.trace, "w");
+        if (!e->trace) return sy_fail(err, SY_EIO, "--trace: cannot write '%s': %s", e->opt.trace, strerror(errno));
+    }
+    return SY_OK;
+}
+
+void engine_tables_free(struct sy_engine *e)
+{
+    while (e->n_running) sched_end(e, e->running[0], SY_FINISH_CANCELLED, false);
+    while (e->wait) sched_end(e, e->wait, SY_FINISH_CANCELLED, false);
+    sy_delete(e->env, e->running);
+    sy_delete(e->env, e->batch_seq);
+    sy_delete(e->env, e->copy);
+    sy_delete(e->env, e->out);
+    sy_delete(e->env, e->scratch);
+    sy_delete(e->env, e->swap_mem);
+    sy_delete(e->env, e->swap_free);
+    sy_batch_release(e->env, &e->batch);
+    sy_cache_release(&e->cache, e->env);
+    if (e->trace) fclose(e->trace);
+}
+
 static sy_status allocate(struct sy_engine *e, struct sy_shape shape, struct sy_err *err)
 {
     struct sy_cache_dim dim = {e->plan.block_len, e->plan.n_block, 1};
     sy_status st = e->ops->load(e->backend, e->graph, e->ckpt, &e->weights, err);
     if (!st) st = e->ops->compile(e->backend, e->graph, e->weights, dim, &e->program, err);
     if (!st) st = e->ops->allocate_kv_cache(e->backend, e->graph, dim, &e->kv, err);
-    if (!st) st = sy_blocks_init(&e->blocks, e->env, e->plan.n_block, err);
-    if (!st) st = sy_batch_new(e->env, shape, &e->batch, err);
+    if (!st) st = engine_tables_new(e, shape, err);
     if (st) return st;
-    e->running = sy_new_array(e->env, (size_t)shape.seq, sizeof *e->running);
-    e->out = sy_new_array(e->env, (size_t)shape.out, sizeof *e->out);
-    e->scratch = sy_new(e->env, sy_sample_scratch_bytes(e->model.info.n_vocab));
-    if (!e->running || !e->out || !e->scratch) return sy_fail(err, SY_ENOMEM, "no memory for the engine");
     e->ops->weights_bytes(e->weights, &e->plan.weight_bytes_step, &e->plan.weight_bytes_held);
     e->ops->device(e->backend, &e->plan.device, false);
     return SY_OK;
@@ -107,8 +148,7 @@ sy_status sy_engine_new(const struct sy_env *env, const struct sy_engine_opt *o,
     struct sy_engine *e = sy_new(env, sizeof *e);
     if (!e) return sy_fail(err, SY_ENOMEM, "no memory for the engine");
     e->env = env;
-    e->next_id = 1;
-    e->wait_max = 4096;
+    e->opt = *o;
     struct sy_shape shape;
     sy_status st = open_backend(e, o, err);
     if (!st) st = sy_checkpoint_open(env, o->model, &e->ckpt, err);
@@ -128,16 +168,7 @@ sy_status sy_engine_new(const struct sy_env *env, const struct sy_engine_opt *o,
 void sy_engine_free(struct sy_engine *e)
 {
     if (!e) return;
-    for (struct seq *s = e->wait_first, *next; s; s = next) {
-        next = s->next;
-        engine_seq_free(s);
-    }
-    for (int32_t i = 0; i < e->n_running; i++) engine_seq_free(e->running[i]);
-    sy_delete(e->env, e->running);
-    sy_delete(e->env, e->out);
-    sy_delete(e->env, e->scratch);
-    sy_batch_release(e->env, &e->batch);
-    sy_blocks_release(&e->blocks, e->env);
+    engine_tables_free(e);
     if (e->backend) {
         e->ops->free_kv_cache(e->kv);
         e->ops->program_free(e->program);
@@ -157,7 +188,6 @@ const struct sy_checkpoint *sy_engine_checkpoint(const struct sy_engine *e) { re
 const struct sy_tokenizer *sy_engine_tokenizer(const struct sy_engine *e) { return e->tok; }
 const struct sy_template *sy_engine_template(const struct sy_engine *e) { return e->tpl; }
 const struct sy_graph *sy_engine_graph(const struct sy_engine *e) { return e->graph; }
-struct sy_engine_stats sy_engine_stats(const struct sy_engine *e) { return e->stats; }
 
 bool sy_engine_is_end(const struct sy_engine *e, int32_t id)
 {
@@ -175,6 +205,6 @@ double sy_engine_bandwidth(struct sy_engine *e)
 
 const char *sy_finish_name(enum sy_finish f)
 {
-    static const char *const names[] = {"running", "stop", "length", "cancelled", "error"};
+    static const char *const names[] = {"running", "stop", "length", "cancelled", "deadline", "error"};
     return (unsigned)f < SY_COUNT(names) ? names[f] : "?";
 }

@@ -1,25 +1,46 @@
-/* engine_int.h - what the engine's files share. Private to this folder. */
+/* engine_int.h - what the engine's files share: engine.c opens, submit.c takes requests, sched.c decides a step,
+ * step.c runs it, trace.c records. Private to this folder. */
 #pragma once
-#include "engine/blocks.h"
+#include <stdio.h>
+
+#include "base/buf.h"
+#include "engine/cache.h"
 #include "engine/engine.h"
 
-struct seq { /* a request, from submit to its last event */
-    struct seq *next;             /* in the waiting list */
-    uint64_t id;
-    struct sy_arena arena;        /* everything of the request; freed with it */
+enum seq_state { SEQ_WAITING, SEQ_RUNNING, SEQ_ENDED };
+struct seq { /* one answer, from submit to its last event; lives in its request's arena */
+    struct seq *next;             /* in the waiting list; of the siblings that wait for the first one's prompt */
+    struct seq_request *of;
+    enum seq_state state;
+    int32_t sample;
     int32_t *tok;                 /* prompt and output, room for all */
-    int32_t n_prompt, n_tok, n_end; /* n_end: length at which it is complete */
+    int32_t n_tok, n_end;         /* n_end: length at which it is complete */
     int32_t n_done;               /* tokens whose keys and values are in the cache */
     int32_t *block;
     int32_t n_block;
-    int32_t n_min, logits_from, n_stop_id;
+    int32_t n_learned;            /* full blocks that were offered to the prefix cache */
+    uint64_t key;                 /* of the last of those */
+    int32_t n_cached;
+    int32_t *swap;                /* host slots of its blocks; n_swap 0: none */
+    int32_t n_swap;
+    uint16_t *count_output;       /* NULL: no penalties */
+    uint64_t n_draw, last_ns;     /* last_ns: when its last token came; 0: none yet */
+};
+struct seq_request {
+    struct sy_arena arena;        /* everything of the request; freed when its last answer ended */
+    uint64_t id;
+    int32_t n_prompt, n_open;     /* answers that have not ended */
+    int32_t n_min, n_stop_id, priority, logits_from;
     const int32_t *stop_id;
-    bool ignore_eos, cancelled, plain; /* plain: greedy, nothing else asked for */
+    bool ignore_eos, cancelled, plain, no_cache_read; /* plain: greedy, nothing else asked for */
+    bool score;                   /* wants rows of its prompt */
+    uint64_t deadline_ns, domain;
     struct sy_sampling how;
-    uint16_t *count_prompt, *count_output; /* NULL: no penalties */
-    uint64_t n_draw;
+    uint16_t *count_prompt;       /* NULL: no penalties */
+    struct seq *siblings;         /* answers 1.. until the prompt is done */
     void (*on_event)(void *, const struct sy_event *);
     void (*on_logits)(void *, int32_t, const float *, int32_t);
+    void (*on_hidden)(void *, int32_t, const float *, int32_t);
     void *ctx;
 };
 struct out_row { /* a row of logits of the step */
@@ -27,8 +48,13 @@ struct out_row { /* a row of logits of the step */
     int32_t pos;
     bool sample; /* the next token comes from it */
 };
+struct pace { /* measured step times, in ns: what a prefill chunk may cost */
+    double decode_step;           /* a step without prefill */
+    double prefill_tok;           /* one prompt token more */
+};
 struct sy_engine {
     const struct sy_env *env;
+    struct sy_engine_opt opt;
     const struct sy_backend_ops *ops;
     struct sy_backend *backend;
     struct sy_checkpoint *ckpt;
@@ -39,19 +65,45 @@ struct sy_engine {
     struct sy_weights *weights;
     struct sy_program *program;
     struct sy_kv_cache *kv;
-    struct sy_blocks blocks;
-    struct sy_batch batch;
-    int32_t n_prefill;            /* prompt tokens in it */
     struct sy_engine_plan plan;
     int32_t end_id[32], n_end_id;
-    int32_t wait_max, n_wait;
-    struct seq *wait_first, *wait_last;
-    struct seq **running;         /* [seq_max], in order of admission */
+
+    struct sy_cache cache;
+    unsigned char *swap_mem;      /* n_swap_slot blocks */
+    int64_t block_bytes;
+    int32_t *swap_free, n_swap_free, n_swap_slot;
+    int32_t n_wait;               /* sequences */
+    struct seq *wait;             /* by (priority, id) */
+    struct seq **running;         /* [seq_max], by (priority, id) */
     int32_t n_running;
+    uint64_t next_id;
+
+    struct sy_batch batch;
+    struct seq **batch_seq;       /* [seq_max] whose tokens they are */
+    int32_t n_prefill;            /* prompt tokens in it */
+    bool has_decode;
+    struct sy_copy *copy;         /* owed before the step */
+    int32_t n_copy;
     struct out_row *out;          /* [shape.out] */
     void *scratch;                /* of sampling */
-    uint64_t next_id;
+    struct pace pace;
+    uint64_t now;                 /* at the start of the step */
     struct sy_engine_stats stats;
-    double bytes_s;
+    FILE *trace;
 };
-void engine_seq_free(struct seq *);
+
+/* Everything but the model: the tables for a backend that is open, compiled and has its cache. */
+SY_CHECK sy_status engine_tables_new(struct sy_engine *, struct sy_shape, struct sy_err *);
+void engine_tables_free(struct sy_engine *);
+
+/* sched.c */
+void sched_wait(struct sy_engine *, struct seq *);     /* into the waiting list, at its place */
+void sched_end(struct sy_engine *, struct seq *, enum sy_finish, bool tell); /* out of wherever it is */
+void sched_drop(struct sy_engine *);                   /* cancelled ones, passed deadlines */
+void sched_fill(struct sy_engine *);                   /* decides the step and writes the batch */
+void sched_fork(struct sy_engine *, struct seq *);     /* its prompt is done: the siblings start from it */
+void sched_measure(struct sy_engine *, uint64_t step_ns);
+/* trace.c */
+void trace_arrive(struct sy_engine *, const struct seq_request *, const struct seq *);
+void trace_step(struct sy_engine *, uint64_t end_ns);
+void trace_end(struct sy_engine *, const struct seq *, enum sy_finish);

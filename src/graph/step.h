@@ -42,8 +42,9 @@ struct sy_result {                   /* borrowed until the next forward() */
     const int32_t *token;            /* [n] argmax of each row of logits (lowest id wins a tie) */
     const float *logits;             /* [n, n_vocab], rows ld apart */
     int64_t ld;
-    int32_t n, n_vocab;
-    uint64_t ns;                     /* time the step took */
+    const float *hidden;             /* [n, d_model] what the last product read, rows ld_hidden apart */
+    int64_t ld_hidden;
+    int32_t n, n_vocab, d_model;
 };
 
 /* What a layer remembers. Two allocators serve every model: blocks (per token), slots (per sequence). */

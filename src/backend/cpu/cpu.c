@@ -325,8 +325,10 @@ static sy_status allocate_kv_cache(struct sy_backend *b, const struct sy_graph *
     for (uint32_t i = 1; i < n_node; i++) {
         if (node[i].op != SY_OP_ATTEND) continue;
         sy_assert(c->n_layer < (int)SY_COUNT(c->layer_bytes)); /* models have at most 1,024 layers */
-        c->layer_bytes[c->n_layer++] = bytes;
-        bytes += cpu_kv_dim(b, &node[i], dim.block_len).block_bytes * dim.n_block;
+        int64_t each = cpu_kv_dim(b, &node[i], dim.block_len).block_bytes;
+        c->layer_bytes[c->n_layer] = bytes;
+        c->block_bytes[c->n_layer++] = each;
+        bytes += each * dim.n_block;
     }
     sy_status st = sy_pages_new(&c->mem, (size_t)bytes, !b->opt.no_huge_pages, err);
     if (st) {
@@ -337,20 +339,48 @@ static sy_status allocate_kv_cache(struct sy_backend *b, const struct sy_graph *
     return SY_OK;
 }
 
+static unsigned char *block_at(const struct sy_kv_cache *c, int layer, int32_t block)
+{
+    return c->mem.at + c->layer_bytes[layer] + c->block_bytes[layer] * block;
+}
+
+static void copy_blocks(struct sy_backend *b, struct sy_kv_cache *c, const struct sy_copy *copy, int32_t n)
+{
+    (void)b;
+    for (int32_t i = 0; i < n; i++)
+        for (int l = 0; l < c->n_layer; l++)
+            memcpy(block_at(c, l, copy[i].to), block_at(c, l, copy[i].from), (size_t)c->block_bytes[l]);
+}
+
+static void save_block(struct sy_backend *b, struct sy_kv_cache *c, int32_t block, void *host)
+{
+    (void)b;
+    unsigned char *at = host;
+    for (int l = 0; l < c->n_layer; at += c->block_bytes[l++]) memcpy(at, block_at(c, l, block), (size_t)c->block_bytes[l]);
+}
+
+static void restore_block(struct sy_backend *b, struct sy_kv_cache *c, int32_t block, const void *host)
+{
+    (void)b;
+    const unsigned char *at = host;
+    for (int l = 0; l < c->n_layer; at += c->block_bytes[l++]) memcpy(block_at(c, l, block), at, (size_t)c->block_bytes[l]);
+}
+
 /* ---- steps ---------------------------------------------------------------------------------------------------- */
 
 static sy_status forward(struct sy_backend *b, struct sy_program *p, struct sy_kv_cache *kv, const struct sy_batch *batch)
 {
-    uint64_t t0 = sy_now_ns(b->env);
     p->batch = batch;
     p->kv = kv;
     cpu_run(p);
     b->result = (struct sy_result){.token = p->token,
-                                   .logits = p->logits,
-                                   .ld = p->logits_ld,
+                                   .logits = p->result->at,
+                                   .ld = p->result->ld,
                                    .n = batch->n_out,
                                    .n_vocab = p->n_vocab,
-                                   .ns = sy_now_ns(b->env) - t0};
+                                   .hidden = p->hidden ? p->hidden->at : NULL,
+                                   .ld_hidden = p->hidden ? p->hidden->ld : 0,
+                                   .d_model = p->d_model};
     return SY_OK;
 }
 
@@ -370,6 +400,9 @@ const struct sy_backend_ops sy_backend_cpu = {
     .weights_bytes = weights_bytes,
     .compile = cpu_compile,
     .allocate_kv_cache = allocate_kv_cache,
+    .copy_blocks = copy_blocks,
+    .save_block = save_block,
+    .restore_block = restore_block,
     .kv_block_bytes = kv_block_bytes,
     .forward = forward,
     .wait = wait_result,

@@ -47,6 +47,7 @@ struct sy_kv_cache {
     struct sy_pages mem;
     int n_layer;
     int64_t layer_bytes[1024]; /* where layer i starts */
+    int64_t block_bytes[1024]; /* of a block of layer i */
 };
 
 /* ---- a lowered graph ------------------------------------------------------------------------------------------------ */
@@ -99,8 +100,9 @@ struct sy_program {
     int n_region;
     struct rope_table rope[8];
     int n_rope;
-    const float *logits;
-    int64_t logits_ld;
+    const struct value *result; /* the logits */
+    const struct value *hidden; /* operand of the product that made the logits; NULL: none */
+    int32_t d_model;
     int32_t *token;             /* [out] */
     int32_t n_vocab;
     /* attention */

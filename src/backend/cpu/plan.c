@@ -394,6 +394,23 @@ static sy_status plan_tables(struct plan *l, const struct sy_graph *g, struct sy
     return SY_OK;
 }
 
+/* What a step hands out must outlive its last region: the logits, and the hidden state they were made from. */
+static void keep_results(struct plan *l, uint32_t sample)
+{
+    struct sy_program *p = l->p;
+    if (l->st) return;
+    uint32_t logits = p->node[sample].in[0].id, linear = logits;
+    p->result = &p->value[logits];
+    p->n_vocab = (int32_t)p->node[logits].dim[1];
+    touch(l, p->result->buffer);
+    while (linear && p->node[linear].op != SY_OP_LINEAR) linear = p->node[linear].in[0].id;
+    uint32_t hidden = p->node[linear].in[0].id;
+    if (!hidden) return;
+    p->hidden = &p->value[hidden];
+    p->d_model = (int32_t)p->node[hidden].dim[1];
+    touch(l, p->hidden->buffer);
+}
+
 sy_status cpu_compile(struct sy_backend *b, const struct sy_graph *g, const struct sy_weights *w, struct sy_cache_dim dim,
                       struct sy_program **out, struct sy_err *err)
 {
@@ -409,16 +426,11 @@ sy_status cpu_compile(struct sy_backend *b, const struct sy_graph *g, const stru
     sy_status st = plan_tables(&l, g, &scratch);
     if (!st) {
         plan_nodes(&l);
+        keep_results(&l, sy_graph_result(g).id);
         st = l.st;
     }
     if (!st) st = place_memory(&l);
     if (!st) st = plan_attention(&l);
-    if (!st) {
-        uint32_t logits = p->node[sy_graph_result(g).id].in[0].id;
-        p->logits = p->value[logits].at;
-        p->logits_ld = p->value[logits].ld;
-        p->n_vocab = (int32_t)p->node[logits].dim[1];
-    }
     sy_arena_release(&scratch);
     if (st) {
         cpu_program_free(p);

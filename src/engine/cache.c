@@ -1,0 +1,196 @@
+#include "engine/cache.h"
+
+#include <string.h>
+
+#include "base/rng.h"
+
+sy_status sy_cache_init(struct sy_cache *c, const struct sy_env *env, int32_t block_len, int32_t n_block, bool enabled,
+                        struct sy_err *err)
+{
+    *c = (struct sy_cache){.block_len = block_len, .n_block = n_block, .enabled = enabled, .next_key = 1, .n_bucket = 16};
+    while (c->n_bucket < 2 * (uint32_t)n_block) c->n_bucket *= 2;
+    c->block = sy_new_array(env, (size_t)n_block, sizeof *c->block);
+    c->bucket = sy_new_array(env, c->n_bucket, sizeof *c->bucket);
+    if (enabled) c->tok = sy_new_array(env, (size_t)n_block * (size_t)block_len, sizeof *c->tok);
+    if (!c->block || !c->bucket || (enabled && !c->tok)) {
+        sy_cache_release(c, env);
+        return sy_fail(err, SY_ENOMEM, "no memory for a table of %d blocks", n_block);
+    }
+    for (int32_t i = n_block - 1; i > 0; i--) {
+        c->block[i].next = c->free_first;
+        c->free_first = i;
+        c->n_free++;
+    }
+    return SY_OK;
+}
+
+void sy_cache_release(struct sy_cache *c, const struct sy_env *env)
+{
+    sy_delete(env, c->block);
+    sy_delete(env, c->bucket);
+    sy_delete(env, c->tok);
+    *c = (struct sy_cache){0};
+}
+
+/* ---- the list of cached blocks: first is taken first ----------------------------------------------------------- */
+
+static void lru_append(struct sy_cache *c, int32_t i)
+{
+    struct sy_cache_block *b = &c->block[i];
+    b->prev = c->lru_last;
+    b->next = 0;
+    if (c->lru_last) c->block[c->lru_last].next = i;
+    else c->lru_first = i;
+    c->lru_last = i;
+    c->n_cached++;
+}
+
+static void lru_remove(struct sy_cache *c, int32_t i)
+{
+    struct sy_cache_block *b = &c->block[i];
+    if (b->prev) c->block[b->prev].next = b->next;
+    else c->lru_first = b->next;
+    if (b->next) c->block[b->next].prev = b->prev;
+    else c->lru_last = b->prev;
+    b->prev = b->next = 0;
+    c->n_cached--;
+}
+
+/* ---- content ------------------------------------------------------------------------------------------------------ */
+
+static int32_t *bucket_of(const struct sy_cache *c, uint64_t parent, const int32_t *tok)
+{
+    uint64_t h = parent * 0x9E3779B97F4A7C15u;
+    for (int32_t i = 0; i < c->block_len; i++) h = (h ^ (uint32_t)tok[i]) * 0xD6E8FEB86659FD93u, h ^= h >> 32;
+    return &c->bucket[h & (c->n_bucket - 1)];
+}
+
+static int32_t *tokens(const struct sy_cache *c, int32_t block)
+{
+    return c->tok + (int64_t)block * c->block_len;
+}
+
+static int32_t find(const struct sy_cache *c, uint64_t parent, const int32_t *tok)
+{
+    size_t n = (size_t)c->block_len * sizeof *tok;
+    int32_t i = *bucket_of(c, parent, tok);
+    while (i && (c->block[i].parent != parent || memcmp(tokens(c, i), tok, n) != 0)) i = c->block[i].chain;
+    return i;
+}
+
+static void forget(struct sy_cache *c, int32_t block)
+{
+    struct sy_cache_block *b = &c->block[block];
+    if (b->key == 0) return;
+    int32_t *at = bucket_of(c, b->parent, tokens(c, block));
+    while (*at != block) at = &c->block[*at].chain;
+    *at = b->chain;
+    b->key = b->parent = 0;
+    b->chain = 0;
+}
+
+/* Keys count up from 1; domains have the top bit, so the two never meet. */
+uint64_t sy_cache_root(uint64_t domain) { return sy_rng_u64(domain, 0) | (uint64_t)1 << 63; }
+
+uint64_t sy_cache_learn(struct sy_cache *c, int32_t block, uint64_t parent, const int32_t *tok)
+{
+    if (!c->enabled) return 0;
+    struct sy_cache_block *b = &c->block[block];
+    sy_assert(b->n_ref > 0);
+    int32_t known = find(c, parent, tok);
+    if (known) return c->block[known].key;
+    sy_assert(b->key == 0);
+    memcpy(tokens(c, block), tok, (size_t)c->block_len * sizeof *tok);
+    int32_t *first = bucket_of(c, parent, tok);
+    b->key = c->next_key++;
+    b->parent = parent;
+    b->chain = *first;
+    *first = block;
+    return b->key;
+}
+
+/* ---- leases ---------------------------------------------------------------------------------------------------------- */
+
+sy_status sy_cache_lease(struct sy_cache *c, int32_t n, int32_t *out)
+{
+    if (n > sy_cache_available(c)) return SY_FULL;
+    for (int32_t k = 0; k < n; k++) {
+        int32_t i = c->free_first;
+        if (i) {
+            c->free_first = c->block[i].next;
+            c->n_free--;
+        } else {
+            i = c->lru_first;
+            lru_remove(c, i);
+            forget(c, i);
+        }
+        c->block[i].next = 0;
+        c->block[i].n_ref = 1;
+        c->n_leased++;
+        out[k] = i;
+    }
+    return SY_OK;
+}
+
+void sy_cache_share(struct sy_cache *c, int32_t block)
+{
+    struct sy_cache_block *b = &c->block[block];
+    sy_assert(block > 0 && (b->n_ref > 0 || b->key));
+    if (b->n_ref++ == 0) {
+        lru_remove(c, block);
+        c->n_leased++;
+    }
+}
+
+void sy_cache_return(struct sy_cache *c, int32_t block)
+{
+    struct sy_cache_block *b = &c->block[block];
+    sy_assert(block > 0 && b->n_ref > 0);
+    if (--b->n_ref > 0) return;
+    c->n_leased--;
+    if (b->key) {
+        lru_append(c, block);
+        return;
+    }
+    b->next = c->free_first;
+    c->free_first = block;
+    c->n_free++;
+}
+
+bool sy_cache_is_shared(const struct sy_cache *c, int32_t block) { return c->block[block].n_ref > 1; }
+
+int32_t sy_cache_match(struct sy_cache *c, uint64_t domain, const int32_t *tok, int32_t n_max, int32_t *out, uint64_t *key)
+{
+    *key = sy_cache_root(domain);
+    int32_t n = 0;
+    for (; c->enabled && n < n_max; n++) {
+        int32_t i = find(c, *key, tok + (int64_t)n * c->block_len);
+        if (!i) break;
+        sy_cache_share(c, i);
+        out[n] = i;
+        *key = c->block[i].key;
+    }
+    return n;
+}
+
+void sy_cache_verify(const struct sy_cache *c)
+{
+    int32_t n_free = 0, n_cached = 0, n_leased = 0, n_known = 0, n_chained = 0;
+    for (int32_t i = c->free_first; i; i = c->block[i].next) {
+        sy_assert(c->block[i].n_ref == 0 && c->block[i].key == 0);
+        n_free++;
+    }
+    for (int32_t i = c->lru_first; i; i = c->block[i].next) {
+        sy_assert(c->block[i].n_ref == 0 && c->block[i].key != 0);
+        n_cached++;
+    }
+    for (int32_t i = 1; i < c->n_block; i++) {
+        n_leased += c->block[i].n_ref > 0;
+        n_known += c->block[i].key != 0;
+    }
+    for (uint32_t h = 0; h < c->n_bucket; h++)
+        for (int32_t i = c->bucket[h]; i; i = c->block[i].chain) n_chained++;
+    sy_assert(n_free == c->n_free && n_cached == c->n_cached && n_leased == c->n_leased);
+    sy_assert(n_free + n_cached + n_leased == c->n_block - 1);
+    sy_assert(n_known == n_chained);
+}

@@ -1,0 +1,370 @@
+/* sched.c - who computes what in the next step.
+ *
+ * A step is {sequence: n_tokens} within one budget of tokens, without phases. Running sequences that have one token to
+ * compute come first, then those with more (prompts, in chunks), then waiting ones are admitted, by priority and
+ * arrival. A chunk is shrunk so that the step, by measured times, keeps the bound on the gap between two tokens of a
+ * running sequence. When blocks run out the youngest running sequence gives its blocks back and waits: its tokens are
+ * recomputed later, or its blocks are kept in host memory, whichever is cheaper. The oldest is never the victim of a
+ * younger one, and alone it fits (the door checked), so it always gets on. */
+#include <string.h>
+
+#include "engine/engine_int.h"
+
+static bool older(const struct seq *a, const struct seq *b)
+{
+    if (a->of->priority != b->of->priority) return a->of->priority < b->of->priority;
+    if (a->of->id != b->of->id) return a->of->id < b->of->id;
+    return a->sample < b->sample;
+}
+
+void sched_wait(struct sy_engine *e, struct seq *s)
+{
+    struct seq **at = &e->wait;
+    while (*at && older(*at, s)) at = &(*at)->next;
+    s->next = *at;
+    *at = s;
+    s->state = SEQ_WAITING;
+    e->n_wait++;
+}
+
+static void unwait(struct sy_engine *e, struct seq *s)
+{
+    struct seq **at = &e->wait;
+    while (*at != s) at = &(*at)->next;
+    *at = s->next;
+    s->next = NULL;
+    e->n_wait--;
+}
+
+static void start(struct sy_engine *e, struct seq *s)
+{
+    int32_t i = e->n_running++;
+    for (; i > 0 && older(s, e->running[i - 1]); i--) e->running[i] = e->running[i - 1];
+    e->running[i] = s;
+    s->state = SEQ_RUNNING;
+}
+
+static void stop_running(struct sy_engine *e, struct seq *s)
+{
+    int32_t i = 0;
+    while (e->running[i] != s) i++;
+    memmove(&e->running[i], &e->running[i + 1], (size_t)(e->n_running - i - 1) * sizeof *e->running);
+    e->n_running--;
+}
+
+/* Last block first: of cached blocks the end of a prefix is then taken before its beginning. */
+static void give_blocks(struct sy_engine *e, struct seq *s)
+{
+    while (s->n_block > 0) sy_cache_return(&e->cache, s->block[--s->n_block]);
+    s->n_done = s->n_learned = 0;
+}
+
+static void give_swap(struct sy_engine *e, struct seq *s)
+{
+    while (s->n_swap > 0) e->swap_free[e->n_swap_free++] = s->swap[--s->n_swap];
+}
+
+/* ---- ending ------------------------------------------------------------------------------------------------------------ */
+
+static void close_answer(struct sy_engine *e, struct seq *s, enum sy_finish why, bool tell)
+{
+    struct seq_request *q = s->of;
+    s->state = SEQ_ENDED;
+    trace_end(e, s, why);
+    if (tell && q->on_event)
+        q->on_event(q->ctx, &(struct sy_event){.request = q->id, .sample = s->sample, .n_cached = s->n_cached, .id = -1, .finish = why});
+    if (--q->n_open > 0) return;
+    struct sy_arena a = q->arena; /* q and s live in it */
+    sy_arena_release(&a);
+}
+
+void sched_end(struct sy_engine *e, struct seq *s, enum sy_finish why, bool tell)
+{
+    if (s->state == SEQ_RUNNING) stop_running(e, s);
+    else unwait(e, s);
+    give_blocks(e, s);
+    give_swap(e, s);
+    struct seq *sibling = s->of->siblings;
+    s->of->siblings = NULL; /* they wait for this one's prompt, and end with it */
+    for (struct seq *next; sibling; sibling = next) {
+        next = sibling->next;
+        close_answer(e, sibling, why, true);
+    }
+    close_answer(e, s, why, tell);
+}
+
+void sched_drop(struct sy_engine *e)
+{
+    for (int32_t i = e->n_running - 1; i >= 0; i--) {
+        struct seq *s = e->running[i];
+        const struct seq_request *q = s->of;
+        if (q->cancelled) sched_end(e, s, SY_FINISH_CANCELLED, true);
+        else if (q->deadline_ns && e->now >= q->deadline_ns) sched_end(e, s, SY_FINISH_DEADLINE, true);
+    }
+    for (struct seq *s = e->wait, *next; s; s = next) {
+        next = s->next;
+        const struct seq_request *q = s->of;
+        if (q->cancelled) sched_end(e, s, SY_FINISH_CANCELLED, true);
+        else if (q->deadline_ns && e->now >= q->deadline_ns) sched_end(e, s, SY_FINISH_DEADLINE, true);
+    }
+}
+
+/* ---- preemption ----------------------------------------------------------------------------------------------------------- */
+
+static bool swap_is_cheaper(const struct sy_engine *e, const struct seq *s)
+{
+    if (s->n_block > e->n_swap_free) return false;
+    /* Out and in again, at what one core copies at least. */
+    double swap_ns = 2 * (double)s->n_block * (double)e->block_bytes / 4.0;
+    return swap_ns < s->n_done * e->pace.prefill_tok;
+}
+
+static void preempt(struct sy_engine *e, struct seq *s)
+{
+    if (swap_is_cheaper(e, s)) {
+        for (s->n_swap = 0; s->n_swap < s->n_block; s->n_swap++) {
+            int32_t slot = e->swap_free[--e->n_swap_free];
+            s->swap[s->n_swap] = slot;
+            e->ops->save_block(e->backend, e->kv, s->block[s->n_swap], e->swap_mem + slot * e->block_bytes);
+        }
+        int32_t n_done = s->n_done;
+        give_blocks(e, s);
+        s->n_done = n_done;
+        e->stats.n_preempt_swap++;
+    } else {
+        give_blocks(e, s);
+        e->stats.n_preempt_recompute++;
+    }
+    stop_running(e, s);
+    sched_wait(e, s);
+}
+
+/* Makes room for position n - 1 of s; false: s itself had to give way. */
+static bool grow(struct sy_engine *e, struct seq *s, int32_t n)
+{
+    int32_t want = (n + e->plan.block_len - 1) / e->plan.block_len;
+    while (want > s->n_block) {
+        if (!sy_cache_lease(&e->cache, want - s->n_block, &s->block[s->n_block])) {
+            s->n_block = want;
+            break;
+        }
+        struct seq *victim = e->running[e->n_running - 1];
+        preempt(e, victim);
+        if (victim == s) return false;
+    }
+    return true;
+}
+
+/* A block that s is about to write and others hold too becomes its own; false: s had to give way. */
+static bool own_block(struct sy_engine *e, struct seq *s, int32_t i)
+{
+    if (i >= s->n_block || !sy_cache_is_shared(&e->cache, s->block[i])) return true;
+    int32_t fresh;
+    while (sy_cache_lease(&e->cache, 1, &fresh)) {
+        struct seq *victim = e->running[e->n_running - 1];
+        preempt(e, victim);
+        if (victim == s) return false;
+        if (!sy_cache_is_shared(&e->cache, s->block[i])) return true;
+    }
+    e->copy[e->n_copy++] = (struct sy_copy){s->block[i], fresh};
+    /* The source stays leased by its other holders, and is not written before the copies are made. */
+    sy_cache_return(&e->cache, s->block[i]);
+    s->block[i] = fresh;
+    return true;
+}
+
+/* ---- admission ---------------------------------------------------------------------------------------------------------------- */
+
+static bool restore(struct sy_engine *e, struct seq *s)
+{
+    int32_t n = s->n_swap, learned = s->n_done / e->plan.block_len;
+    int32_t want = (s->n_tok + e->plan.block_len - 1) / e->plan.block_len;
+    if (sy_cache_lease(&e->cache, want, s->block)) return false;
+    s->n_block = want;
+    for (int32_t i = 0; i < n; i++) e->ops->restore_block(e->backend, e->kv, s->block[i], e->swap_mem + s->swap[i] * e->block_bytes);
+    give_swap(e, s);
+    /* Its blocks are offered to the prefix cache again as if they had just been computed. */
+    s->key = sy_cache_root(s->of->domain);
+    s->n_learned = 0;
+    for (; s->n_learned < learned; s->n_learned++)
+        s->key = sy_cache_learn(&e->cache, s->block[s->n_learned], s->key, s->tok + s->n_learned * e->plan.block_len);
+    return true;
+}
+
+/* Takes what the prefix cache knows of s; at least one token is left to compute, and every row that is wanted. */
+static void adopt(struct sy_engine *e, struct seq *s)
+{
+    int32_t limit = s->n_tok - 1;
+    if (s->of->score && s->of->logits_from < limit) limit = s->of->logits_from;
+    if (s->of->no_cache_read) limit = 0;
+    s->n_block = sy_cache_match(&e->cache, s->of->domain, s->tok, limit / e->plan.block_len, s->block, &s->key);
+    s->n_done = s->n_block * e->plan.block_len;
+    s->n_learned = s->n_block;
+}
+
+static bool admit_one(struct sy_engine *e, struct seq *s)
+{
+    int32_t len = e->plan.block_len, spare = e->n_running; /* each running sequence may soon want a block */
+    int32_t want = (s->n_tok + len - 1) / len;
+    if (s->n_swap) {
+        if (want + spare > sy_cache_available(&e->cache) || !restore(e, s)) return false;
+    } else {
+        bool first = s->n_tok == s->of->n_prompt && s->last_ns == 0;
+        adopt(e, s);
+        int32_t rest = want - s->n_block;
+        if (rest + spare > sy_cache_available(&e->cache) ||
+            sy_cache_lease(&e->cache, rest, &s->block[s->n_block])) {
+            give_blocks(e, s);
+            return false;
+        }
+        s->n_block = want;
+        if (first) {
+            s->n_cached = s->n_done;
+            e->stats.n_cache_query_tok += (uint64_t)s->n_tok;
+            e->stats.n_cache_hit_tok += (uint64_t)s->n_done;
+        }
+    }
+    unwait(e, s);
+    start(e, s);
+    return true;
+}
+
+/* ---- the step ---------------------------------------------------------------------------------------------------------------------- */
+
+static bool wants_row(const struct seq *s, int32_t pos)
+{
+    bool sample = pos + 1 == s->n_tok && s->n_tok < s->n_end;
+    return sample || (s->of->score && pos >= s->of->logits_from && pos < s->of->n_prompt);
+}
+
+/* Adds n tokens of s to the step, and the rows of logits they owe. */
+static void put(struct sy_engine *e, struct seq *s, int32_t n)
+{
+    struct sy_batch *b = &e->batch;
+    int32_t len = e->plan.block_len, *table = b->field[SY_BLOCK_TABLE] + (int64_t)b->n_seq * b->shape.block;
+    memcpy(table, s->block, (size_t)s->n_block * sizeof *table);
+    for (int32_t i = 0; i < n; i++) {
+        int32_t pos = s->n_done + i, at = b->n_tok + i;
+        b->field[SY_TOK][at] = s->tok[pos];
+        b->field[SY_POS][at] = pos;
+        b->field[SY_ROW][at] = s->block[pos / len] * len + pos % len;
+        if (!wants_row(s, pos)) continue;
+        e->out[b->n_out] = (struct out_row){s, pos, pos + 1 == s->n_tok && s->n_tok < s->n_end};
+        b->field[SY_OUT][b->n_out++] = at;
+    }
+    if (n > 1 || s->last_ns == 0) e->n_prefill += n; /* recomputed answers count as prompts */
+    e->batch_seq[b->n_seq] = s;
+    b->field[SY_START][b->n_seq] = b->n_tok;
+    b->field[SY_CTX][b->n_seq] = s->n_done + n;
+    b->field[SY_START][++b->n_seq] = b->n_tok += n;
+    s->n_done += n;
+}
+
+/* Tokens of s that fit: the budget, the rows of logits, one token and row kept for each of `after` sequences. */
+static int32_t room_for(const struct sy_engine *e, const struct seq *s, int32_t budget)
+{
+    const struct sy_batch *b = &e->batch;
+    int32_t n = s->n_tok - s->n_done, left = b->shape.tok - b->n_tok;
+    if (n > left) n = left;
+    if (n > budget) n = budget;
+    int32_t rows = b->shape.out - b->n_out;
+    if (!s->of->score) return rows > 0 ? n : 0;
+    int32_t quiet = s->of->logits_from > s->n_done ? s->of->logits_from - s->n_done : 0;
+    return n > quiet + rows ? quiet + rows : n;
+}
+
+/* Prompt tokens that the step may hold beside running sequences so that it ends within the bound on the gap. */
+static int32_t chunk_budget(const struct sy_engine *e)
+{
+    double bound = e->opt.gap_ms_max * 1e6;
+    if (bound <= 0 || !e->has_decode || e->pace.prefill_tok <= 0) return e->batch.shape.tok;
+    double n = (0.9 * bound - e->pace.decode_step) / e->pace.prefill_tok;
+    int32_t least = e->plan.block_len < 16 ? e->plan.block_len : 16; /* prompts get on, whatever the bound */
+    return n < least ? least : n > e->batch.shape.tok ? e->batch.shape.tok : (int32_t)n;
+}
+
+static void fill_decodes(struct sy_engine *e)
+{
+    for (int32_t i = 0; i < e->n_running;) {
+        struct seq *s = e->running[i];
+        if (s->n_tok - s->n_done != 1) {
+            i++;
+            continue;
+        }
+        if (!grow(e, s, s->n_tok) || !own_block(e, s, s->n_done / e->plan.block_len)) continue; /* s left the list */
+        put(e, s, 1);
+        e->has_decode |= s->last_ns > 0;
+        i++;
+    }
+}
+
+void sched_fill(struct sy_engine *e)
+{
+    struct sy_batch *b = &e->batch;
+    b->n_tok = b->n_seq = b->n_out = e->n_prefill = e->n_copy = 0;
+    e->has_decode = false;
+    uint64_t preempted = e->stats.n_preempt_recompute + e->stats.n_preempt_swap;
+    bool open = e->opt.scheduling == SY_CONTINUOUS || e->n_running == 0;
+    fill_decodes(e);
+    int32_t budget = chunk_budget(e);
+    for (int32_t i = 0; i < e->n_running && budget > 0; i++) {
+        struct seq *s = e->running[i];
+        if (s->n_tok - s->n_done <= 1) continue;
+        int32_t n = room_for(e, s, budget);
+        if (n <= 0) continue;
+        put(e, s, n);
+        budget -= n;
+    }
+    if (e->stats.n_preempt_recompute + e->stats.n_preempt_swap != preempted) return; /* no room for anybody new */
+    while (open && e->wait && e->n_running < e->plan.seq_max && budget > 0 && b->n_tok < b->shape.tok && b->n_out < b->shape.out) {
+        struct seq *s = e->wait;
+        if (!admit_one(e, s)) return;
+        int32_t n = room_for(e, s, budget);
+        if (n <= 0) continue;
+        put(e, s, n);
+        budget -= n;
+    }
+}
+
+void sched_fork(struct sy_engine *e, struct seq *s)
+{
+    struct seq *sibling = s->of->siblings;
+    s->of->siblings = NULL;
+    for (struct seq *next; sibling; sibling = next) {
+        next = sibling->next;
+        sibling->next = NULL;
+        sibling->n_cached = s->n_cached;
+        sibling->last_ns = s->last_ns;
+        if (e->n_running == e->plan.seq_max) {
+            sched_wait(e, sibling);
+            continue;
+        }
+        for (int32_t i = 0; i < s->n_block; i++) {
+            sibling->block[i] = s->block[i];
+            sy_cache_share(&e->cache, s->block[i]);
+        }
+        sibling->n_block = s->n_block;
+        sibling->n_done = s->n_done;
+        sibling->n_learned = s->n_learned;
+        sibling->key = s->key;
+        start(e, sibling);
+    }
+}
+
+/* Fast to believe that steps are slow, slow to believe that they are fast: the bound is a promise. */
+static double follow(double old, double now)
+{
+    return now > old ? 0.5 * old + 0.5 * now : 0.9 * old + 0.1 * now;
+}
+
+void sched_measure(struct sy_engine *e, uint64_t step_ns)
+{
+    double ns = (double)step_ns;
+    struct pace *p = &e->pace;
+    if (e->n_prefill == 0) {
+        p->decode_step = p->decode_step > 0 ? follow(p->decode_step, ns) : ns;
+        return;
+    }
+    double rest = ns - (e->has_decode ? p->decode_step : 0), each = (rest > 0 ? rest : 0.1 * ns) / e->n_prefill;
+    p->prefill_tok = p->prefill_tok > 0 ? follow(p->prefill_tok, each) : each;
+}
