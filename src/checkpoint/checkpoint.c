@@ -147,17 +147,10 @@ static sy_status finish(struct sy_checkpoint *c, sy_status st, struct sy_checkpo
 sy_status sy_checkpoint_open(const struct sy_env *env, const char *path, struct sy_checkpoint **out,
                              struct sy_err *err)
 {
-    bool folder = sy_dir_exists(path);
-    size_t n = strlen(path);
-    if (!folder && sy_file_exists(path) && (n < 5 || strcmp(path + n - 5, ".gguf")))
-        return sy_fail(err, SY_EARG,
-                       "'%s' is neither a .gguf file nor a folder; a Hugging Face model is named by its "
-                       "folder (with config.json and *.safetensors)",
-                       path);
     struct sy_checkpoint *c = NULL;
     sy_status st = new_checkpoint(env, path, &c, err);
     if (st) return st;
-    return finish(c, folder ? sy_folder_open(c, err) : sy_gguf_open(c, err), out, err);
+    return finish(c, sy_dir_exists(path) ? sy_folder_open(c, err) : sy_gguf_open(c, err), out, err);
 }
 
 sy_status sy_checkpoint_from_gguf(const struct sy_env *env, const struct sy_bytes *shard, size_t n,

@@ -40,7 +40,7 @@ static inline int64_t sy_tensor_row(const struct sy_tensor *t, int64_t r)
     return h * t->head_rows + (i < half ? 2 * i : 2 * (i - half) + 1);
 }
 
-/* path: a .gguf file (first shard), or a folder. */
+/* path: a GGUF file (of several shards the first), or a folder. */
 SY_CHECK sy_status sy_checkpoint_open(const struct sy_env *, const char *path, struct sy_checkpoint **out,
                                       struct sy_err *);
 void sy_checkpoint_free(struct sy_checkpoint *);
@@ -83,6 +83,7 @@ struct sy_gguf_vocab {             /* GGUF tokenizer.ggml.*; strings are borrowe
 const struct sy_json *sy_checkpoint_tokenizer_json(const struct sy_checkpoint *);   /* NULL: none */
 const struct sy_json *sy_checkpoint_tokenizer_config(const struct sy_checkpoint *); /* NULL: none */
 const struct sy_gguf_vocab *sy_checkpoint_gguf_vocab(const struct sy_checkpoint *); /* NULL: none */
-/* The chat template's source, or NULL: GGUF tokenizer.chat_template; of a folder chat_template.jinja, or else
- * tokenizer_config.json "chat_template" (a string, or a list of {name, template}: "default"). */
+/* The chat template's source (n bytes, no NUL at the end), or NULL: GGUF tokenizer.chat_template; of a folder
+ * chat_template.jinja, or else "chat_template" of tokenizer_config.json (a string, or a list of {name,
+ * template}: "default"). */
 const char *sy_checkpoint_chat_template(const struct sy_checkpoint *, size_t *n);

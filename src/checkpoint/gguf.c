@@ -254,7 +254,9 @@ static sy_status read_header(struct cursor *c, uint64_t *n_tensor, uint64_t *n_k
     uint32_t version;
     if (!magic) return c->st;
     if (memcmp(magic, "GGUF", 4))
-        return REFUSE(c, SY_EFORMAT, "'%s': expected a GGUF file (starting with 'GGUF'), found other data",
+        return REFUSE(c, SY_EFORMAT,
+                      "'%s': expected a GGUF file (it starts with 'GGUF') or the folder of a Hugging Face "
+                      "model, found a file of another kind",
                       c->f->name);
     if (!take_u32(c, "header", &version)) return c->st;
     if (version == 0x02000000 || version == 0x03000000)

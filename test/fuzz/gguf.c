@@ -1,5 +1,5 @@
-/* Opens bytes as a GGUF file and reads all that opening found. Input that does not start with "GGUF" is two shards:
- * 2 bytes with the length of the first one, and both. */
+/* Opens bytes as a GGUF file and reads all that opening found. Input that does not start with "GGUF" is two
+ * shards: 2 bytes with the length of the first one, and both. */
 #include <string.h>
 
 #include "checkpoint/internal.h"

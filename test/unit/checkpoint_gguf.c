@@ -869,7 +869,8 @@ static void test_small(void **state)
                                  "the file");
     f = (struct sy_bytes){"x", (const unsigned char *)"PK\3\4 and so on", 14};
     assert_int_equal(sy_checkpoint_from_gguf(sy_env_default(), &f, 1, &c, &err), SY_EFORMAT);
-    assert_string_equal(err.msg, "'x': expected a GGUF file (starting with 'GGUF'), found other data");
+    assert_string_equal(err.msg, "'x': expected a GGUF file (it starts with 'GGUF') or the folder of a "
+                                 "Hugging Face model, found a file of another kind");
     assert_null(c);
     sy_buf_release(&b);
 }
@@ -1023,17 +1024,21 @@ static void test_paths(void **state)
     model_init(&m, "llama");
     write_model(folder, "m.gguf", &m);
     write_text(folder, "empty.gguf", "");
-    write_text(folder, "m.bin", "x");
+    write_text(folder, "m.bin", "{\"a\": 1}");
+    write_model(folder, "sha256-c0ffee", &m); /* the name says nothing */
     struct sy_checkpoint *c = NULL;
     struct sy_err err = {0};
     if (open_file(folder, "m.gguf", &c, &err)) fail_msg("%s", err.msg);
     assert_non_null(strstr(sy_checkpoint_path(c), "/m.gguf"));
     sy_checkpoint_free(c);
     c = NULL;
+    if (open_file(folder, "sha256-c0ffee", &c, &err)) fail_msg("%s", err.msg);
+    sy_checkpoint_free(c);
+    c = NULL;
     assert_int_equal(open_file(folder, "empty.gguf", &c, &err), SY_EFORMAT);
     assert_non_null(strstr(err.msg, "is empty"));
-    assert_int_equal(open_file(folder, "m.bin", &c, &err), SY_EARG);
-    assert_non_null(strstr(err.msg, "is neither a .gguf file nor a folder"));
+    assert_int_equal(open_file(folder, "m.bin", &c, &err), SY_EFORMAT);
+    assert_non_null(strstr(err.msg, "m.bin': expected a GGUF file (it starts with 'GGUF') or the folder"));
     assert_int_equal(open_file(folder, "none.gguf", &c, &err), SY_EIO);
     assert_non_null(strstr(err.msg, "No such file"));
     assert_int_equal(sy_checkpoint_open(sy_env_default(), "/dev/zero", &c, &err), SY_EIO);

@@ -171,7 +171,7 @@ static void test_broken(void **state)
         struct sy_err err = {0};
         sy_status st = open_with(&c.env, config, &f, &ck, &err);
         assert_memory_equal(err.msg, prefix, sizeof prefix - 1);
-        char *place = strstr(err.msg, " (line "); /* the JSON library's own way to count is not ours to check */
+        char *place = strstr(err.msg, " (line "); /* how the JSON library counts is not ours to check */
         if (place) *place = 0;
         assert_string_equal(err.msg + sizeof prefix - 1, broken[i].says);
         assert_int_equal(st, broken[i].code);
