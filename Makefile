@@ -1,8 +1,22 @@
-# Systole. `make` builds build/release/systole; `make help` lists the targets.
-#
-# Nothing is registered by hand: a file in a folder is found by wildcard, and tools/registry.sh writes the
+# Systole. Nothing is registered by hand: a file in a folder is found by wildcard, and tools/registry.sh writes the
 # tables of models, storage formats, backends, kernels and commands. Objects of one MODE live in build/MODE.
-#   make MODE=debug|release|san|tsan      DIRS="base text" restricts the library to those folders
+#
+#: make                  build build/release/systole (make release); make debug: build/debug/systole
+#: make demo             from a clone to an answer: packages, build, a small model, a question
+#: make check            all tests, unit and end to end
+#: make check-unit check-e2e check-docs     parts of it
+#: make check-san        the same under AddressSanitizer and UndefinedBehaviorSanitizer
+#: make check-tsan       the threaded parts under ThreadSanitizer
+#: make check-alloc      the program with the n-th allocation failing, for every n
+#: make check-clang      built with clang
+#: make check-generic    with the portable kernels only
+#: make check-arm        kernels, formats and text for arm64, emulated
+#: make fuzz             every fuzz target for FUZZ_SECONDS (60)
+#: make tidy             format, layers, sizes, banned calls
+#: make install          PREFIX=/usr/local DESTDIR=
+#: make clean
+#:
+#: MODE=debug|release|san|tsan, CC=gcc|clang, O=build/MODE, DIRS="base text" (only those folders), V=1 (show commands)
 
 MODE ?= release
 O    ?= build/$(MODE)
@@ -15,6 +29,11 @@ VERSION  := 0.1.0
 PKGS     := jansson libpcre2-8 libutf8proc libcurl libedit libcrypto
 PKGFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKGLIBS  := $(shell pkg-config --libs $(PKGS) 2>/dev/null || echo -ljansson -lpcre2-8 -lutf8proc -lcurl -ledit -lcrypto)
+ifeq ($(filter demo help clean tidy,$(MAKECMDGOALS)),)
+ifeq ($(shell pkg-config --exists $(PKGS) 2>/dev/null && command -v $(CC)),)
+$(error $(shell sh tools/packages.sh build))
+endif
+endif
 
 OPT_release := -O3 -g
 OPT_debug   := -O0 -g3
@@ -28,7 +47,7 @@ CFLAGS_ALL := -std=c17 -D_GNU_SOURCE -DSY_VERSION='"$(VERSION)"' -Isrc -Iinclude
 LDLIBS := $(PKGLIBS) -lpthread -lm
 
 # Kernels: each folder under kernel/ names its compiler flags and the machines it exists for in isa.mk.
-ARCH  := $(shell $(CC) -dumpmachine | cut -d- -f1)
+ARCH  := $(shell $(CC) -dumpmachine 2>/dev/null | cut -d- -f1)
 KDIR  := src/backend/cpu/kernel
 -include $(wildcard $(KDIR)/*/isa.mk)
 ISAS  := $(foreach k,$(notdir $(patsubst %/,%,$(wildcard $(KDIR)/*/))),$(if $(filter any $(ARCH),$(ISA_ARCH_$(k))),$(k)))
@@ -45,7 +64,7 @@ FUZZ_SRC := $(wildcard test/fuzz/*.c)
 FUZZ_BIN := $(patsubst test/fuzz/%.c,build/fuzz/test/fuzz/%,$(FUZZ_SRC))
 LIB := $(O)/libsystole.a
 
-.PHONY: all release debug help FORCE
+.PHONY: all release debug FORCE
 all: $(O)/systole
 release:
 	@$(MAKE) --no-print-directory MODE=release O=build/release all
@@ -101,3 +120,74 @@ build/fuzz/test/fuzz/%: build/fuzz/test/fuzz/%.o build/fuzz/libsystole.a
 
 .PRECIOUS: $(O)/%.o
 -include $(shell find $(O) -name '*.d' 2>/dev/null)
+
+# ---- tests -----------------------------------------------------------------------------------------------------
+# Every suite ends with one line "N passed, N failed, N skipped" and fails when one did.
+
+E2E  := $(wildcard test/e2e/*.py test/e2e/*.sh)
+SAN_ENV := ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+           TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+
+.PHONY: test-programs check check-unit check-e2e check-san check-tsan check-alloc check-clang check-generic check-arm \
+        check-docs fuzz fuzz-programs tidy
+test-programs: $(O)/systole $(UNIT_BIN)
+check:
+	@sh tools/packages.sh check
+	@$(MAKE) --no-print-directory MODE=release O=build/release test-programs
+	@SYSTOLE=build/release/systole tools/check.sh build/release/log $(patsubst test/unit/%.c,build/release/test/unit/%,$(UNIT_SRC)) $(E2E)
+check-unit: $(UNIT_BIN)
+	@tools/check.sh $(O)/log $(UNIT_BIN)
+check-e2e: $(O)/systole
+	@SYSTOLE=$(O)/systole tools/check.sh $(O)/log $(E2E)
+# The same tests under AddressSanitizer and UBSan; those that drive threads under ThreadSanitizer.
+check-san:
+	@$(MAKE) --no-print-directory MODE=san O=build/san test-programs
+	@$(SAN_ENV) SYSTOLE=build/san/systole SYSTOLE_TEST_SLOWER=10 TEST_SECONDS=900 \
+	  tools/check.sh build/san/log $(patsubst test/unit/%.c,build/san/test/unit/%,$(UNIT_SRC)) $(filter-out test/e2e/real.py,$(E2E))
+check-tsan:
+	@$(MAKE) --no-print-directory MODE=tsan O=build/tsan test-programs
+	@$(SAN_ENV) SYSTOLE=build/tsan/systole SYSTOLE_TEST_SLOWER=20 TEST_SECONDS=900 \
+	  tools/check.sh build/tsan/log $(patsubst test/unit/%.c,build/tsan/test/unit/%,$(filter test/unit/cpu_% test/unit/engine_%,$(UNIT_SRC))) test/e2e/chunks.py
+# The whole program with the n-th allocation failing, for every n.
+check-alloc:
+	@$(MAKE) --no-print-directory MODE=san O=build/san all
+	@$(SAN_ENV) SYSTOLE=build/san/systole tools/check.sh build/san/log-alloc test/alloc/alloc.py
+check-clang:
+	@$(MAKE) --no-print-directory CC=clang MODE=release O=build/clang test-programs
+	@SYSTOLE=build/clang/systole tools/check.sh build/clang/log $(patsubst test/unit/%.c,build/clang/test/unit/%,$(UNIT_SRC)) test/e2e/usage.py
+# Portable kernels only, then the same sources on another architecture.
+check-generic:
+	@$(MAKE) --no-print-directory MODE=release O=build/release test-programs
+	@SYSTOLE_ISA=generic SYSTOLE=build/release/systole \
+	  tools/check.sh build/release/log-generic $(patsubst test/unit/%.c,build/release/test/unit/%,$(UNIT_SRC)) test/e2e/golden.py
+check-arm:
+	@tools/check_arm.sh
+check-docs:
+	@$(MAKE) --no-print-directory MODE=release O=build/release all
+	@SYSTOLE=build/release/systole tools/check.sh build/release/log test/e2e/docs.sh
+
+FUZZ_SECONDS ?= 60
+fuzz:
+	@$(MAKE) --no-print-directory MODE=fuzz O=build/fuzz CC=clang fuzz-programs
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/fuzz.sh $(FUZZ_BIN)
+fuzz-programs: $(FUZZ_BIN)
+tidy:
+	@tools/tidy.sh
+
+# ---- the rest --------------------------------------------------------------------------------------------------
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+MAN     := build/man
+.PHONY: demo install man help clean
+demo:
+	@sh tools/demo.sh
+man: release
+	@rm -rf $(MAN) && mkdir -p $(MAN) && build/release/systole help --man $(MAN)
+install: man
+	@PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) VERSION=$(VERSION) PKGS="$(PKGS)" sh tools/install.sh
+clean:
+	rm -rf build
+help:
+	@sed -n 's/^#: \{0,1\}//p' Makefile
+

@@ -7,9 +7,9 @@ import random
 import subprocess
 import tempfile
 
-import lib
-from hub import Hub
-from lib import ok, refused, text
+from support import lib
+from support.hub import Hub
+from support.lib import ok, refused, text
 
 WEIGHTS = random.Random(1).randbytes(3_000_000)
 FOLDER = {
