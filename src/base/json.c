@@ -121,6 +121,11 @@ bool sy_json_set_take(struct sy_json *o, const char *key, struct sy_json *v)
 }
 bool sy_json_push_take(struct sy_json *a, struct sy_json *v) { return json_array_append_new(jan(a), jan(v)) == 0; }
 
+void sy_json_truncate(struct sy_json *a, size_t n)
+{
+    while (json_array_size(jan(a)) > n) json_array_remove(jan(a), json_array_size(jan(a)) - 1);
+}
+
 /* ---- the reader ----------------------------------------------------------------------------------------- */
 
 static const char *kind_name(const struct sy_json *j)

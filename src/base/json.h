@@ -42,6 +42,8 @@ struct sy_json *sy_json_share(const struct sy_json *); /* one more owner of the 
 bool sy_json_set_take(struct sy_json *object, const char *key, struct sy_json *value); /* takes value, even NULL */
 bool sy_json_push_take(struct sy_json *array, struct sy_json *value);                  /* false: it failed */
 
+void sy_json_truncate(struct sy_json *array, size_t n); /* drops elements n, n+1, ... */
+
 /* A config reader: asks for keys by type and range; the first failure sticks in *err and `st`, later calls return
  * a harmless in-range value. `where` names the file in messages: "config.json: 'hidden_size': ...". */
 struct sy_jread {
