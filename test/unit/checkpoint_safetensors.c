@@ -2,6 +2,8 @@
  * sentence that each broken one gets. */
 #include "checkpoint_util.h"
 
+#include <glob.h>
+
 static const char config[] = "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\"}";
 
 /* A file of this header and n_data bytes. n_header: what the length field says; 0: the truth. */
@@ -94,10 +96,8 @@ static const struct {
     {"{}", 100000001, 0, SY_EFORMAT, "expected a header of at most 2 bytes, found a length of 100000001"},
     {"[]", 0, 0, SY_EFORMAT, "expected a header that begins with '{'"},
     {" {}", 0, 0, SY_EFORMAT, "expected a header that begins with '{'"},
-    {"{\"t\": 1, \"t\": 2}", 0, 0, SY_EFORMAT,
-     "header: not valid JSON: duplicate object key near '\"t\"'"},
-    {"{\"t\": {}", 0, 0, SY_EFORMAT,
-     "header: not valid JSON: '}' expected near end of file"},
+    {"{\"t\": 1, \"t\": 2}", 0, 0, SY_EFORMAT, "header: not valid JSON: duplicate object key near '\"t\"'"},
+    {"{\"t\": {}", 0, 0, SY_EFORMAT, "header: not valid JSON: '}' expected near end of file"},
     {ONE("\"dtype\": \"U8\", \"dtype\": \"U8\", \"shape\": [0], \"data_offsets\": [0, 0]"), 0, 0, SY_EFORMAT,
      "header: not valid JSON: duplicate object key near '\"dtype\"'"},
     {"{\"t\": 1}", 0, 0, SY_EFORMAT, "tensor 't': expected an object, found an integer"},
@@ -433,7 +433,6 @@ static void test_folder(void **state)
     expect(&f, SY_EFORMAT, "file 'generation_config.json': expected a JSON object");
     write_text(f.sub, "generation_config.json", "{");
     expect(&f, SY_EFORMAT, "file 'generation_config.json': not valid JSON");
-    unlink("model.safetensors");
     folder_remove(&f);
     folder_make(&f);
     char path[200];
@@ -598,13 +597,42 @@ static void test_no_memory(void **state)
     folder_remove(&f);
 }
 
+/* Every model folder of the golden data: a decoder's tensors are there, all of them readable. */
+static void test_golden(void **state)
+{
+    (void)state;
+    glob_t found;
+    assert_int_equal(glob("test/golden/models/*/config.json", 0, NULL, &found), 0);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%.*s", (int)strlen(found.gl_pathv[i]) - 12, found.gl_pathv[i]);
+        struct sy_checkpoint *c = NULL;
+        struct sy_err err = {0};
+        if (sy_checkpoint_open(sy_env_default(), path, &c, &err)) fail_msg("%s", err.msg);
+        assert_string_equal(sy_checkpoint_path(c), path);
+        assert_non_null(sy_checkpoint_find(c, "model.embed_tokens.weight"));
+        assert_non_null(sy_checkpoint_find(c, "model.norm.weight"));
+        int64_t n_layer = sy_json_int(sy_json_get(sy_checkpoint_config(c), "num_hidden_layers"), -1);
+        assert_true(n_layer > 0);
+        for (int64_t l = 0; l < n_layer; l++) {
+            char name[80];
+            snprintf(name, sizeof name, "model.layers.%d.self_attn.o_proj.weight", (int)l);
+            const struct sy_tensor *t = sy_checkpoint_find(c, name);
+            assert_true(t && t->format && t->n_dim == 2 && t->head_rows == 0 && !t->norm_plus_one);
+            assert_int_equal(t->n_bytes, t->dim[0] * sy_quant_row_bytes(t->format, t->dim[1]));
+        }
+        sy_checkpoint_free(c);
+    }
+    globfree(&found);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tensors),    cmocka_unit_test(test_broken),    cmocka_unit_test(test_hostile),
         cmocka_unit_test(test_every_byte), cmocka_unit_test(test_config),    cmocka_unit_test(test_composite),
         cmocka_unit_test(test_folder),     cmocka_unit_test(test_index),     cmocka_unit_test(test_outside),
-        cmocka_unit_test(test_hub_cache),  cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_hub_cache),  cmocka_unit_test(test_no_memory), cmocka_unit_test(test_golden),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
