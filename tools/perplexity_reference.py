@@ -6,17 +6,17 @@ activations, no cache, no tricks. Architectures: llama, qwen2, qwen3, gemma3.
 
 What is computed
   The text is tokenised as a whole, without special tokens. If the model begins its texts with BOS
-  (tokenizer.ggml.add_bos_token; absent: as SentencePiece-like vocabularies do and others do not), the ids are cut
-  into consecutive windows of CTX-1 and BOS is put before each; otherwise into windows of CTX. The last window may be
-  shorter; one that has a single token in all is left out. Each window is evaluated by itself, from position 0.
-  Every token of a window but its first counts: its negative log likelihood (natural) given the window so far.
-  Perplexity = exp(sum of these / their number).
+  (tokenizer.ggml.add_bos_token; absent: SentencePiece-like vocabularies do, others do not), the ids are cut
+  into consecutive windows of CTX-1 and BOS is put before each; otherwise into windows of CTX. The last
+  window may be shorter; one that has a single token in all is left out. Each window is evaluated by itself,
+  from position 0. Every token of a window but its first counts: its negative log likelihood (natural) given
+  the window so far. Perplexity = exp(sum of these / their number).
 
 Output: a line per window, then "tokens N  nll SUM  perplexity P".
 
-The tokens come from --ids or --ids-file (numbers separated by commas or white space), or from --text. For --text the
-vocabulary of the GGUF is used: byte-level ones (gpt2 with pre smollm or gpt-2; needs pip install tokenizers) and
-SentencePiece BPE ones (llama). Needs: pip install gguf numpy.
+The tokens come from --ids or --ids-file (numbers separated by commas or white space), or from --text. For
+--text the vocabulary of the GGUF is used: byte-level ones (gpt2 with pre smollm or gpt-2; needs pip install
+tokenizers) and SentencePiece BPE ones (llama). Needs: pip install gguf numpy.
 """
 
 import argparse
@@ -112,8 +112,8 @@ class Model:
         return np.cos(a).astype(self.dtype), np.sin(a).astype(self.dtype)
 
     def rope(self, x, cos, sin):
-        """x [position, head, element]. llama stores the rows of q and k so that pairs are neighbours; the others
-        keep the first elements of all pairs in the first half of the head."""
+        """x [position, head, element]. llama stores the rows of q and k so that pairs are neighbours; the
+        others keep the first elements of all pairs in the first half of the head."""
         half = self.head_dim // 2
         if self.arch == "llama":
             a, b = x[..., 0::2], x[..., 1::2]
@@ -169,10 +169,11 @@ class Model:
         return self.norm(x, "output_norm.weight")
 
     def logits(self, x):
-        """[position, vocabulary]; the output matrix is dequantised a piece at a time."""
+        """Yields (first id, logits [position, some ids]): the output matrix is taken a piece at a time."""
         name = "output.weight" if self.has("output.weight") else "token_embd.weight"
         n, step = len(self.tensor[name].data), 16384
-        return np.concatenate([x @ self.rows(name, slice(i, i + step)).T for i in range(0, n, step)], axis=-1)
+        for i in range(0, n, step):
+            yield i, x @ self.rows(name, slice(i, i + step)).T
 
 
 # ---- text to ids -----------------------------------------------------------------------------------------
@@ -196,8 +197,8 @@ def encode_byte_level(model, text):
 
 
 def encode_sentencepiece(model, text):
-    """Starting from characters, joins the neighbours whose union has the best score, leftmost first, until none has
-    one; what is not in the vocabulary is spelled in bytes."""
+    """Starting from characters, joins the neighbours whose union has the best score, leftmost first, until no
+    union is in the vocabulary; what is not in it then is spelled in bytes."""
     tokens = model.key("tokenizer.ggml.tokens")
     scores = model.key("tokenizer.ggml.scores")
     types = model.key("tokenizer.ggml.token_type")
@@ -254,19 +255,21 @@ def bos_of(model, wish):
 
 
 def nll_of(model, window, keep):
-    """Negative log likelihoods of window[1:], and the logits of all positions when they are kept."""
-    x = model.hidden_states(window)
-    kept, out = [], []
-    for i in range(0, len(window), 64):
-        logits = model.logits(x[i : i + 64])
+    """Negative log likelihoods of window[1:], and the logits of all positions if they are to be kept. The sum
+    of exponentials runs over pieces of the vocabulary: it is scaled anew when a piece has a larger logit."""
+    target = np.array(window[1:] + [window[0]])  # the last position predicts nothing that counts
+    rows = np.arange(len(window))
+    top, total, hit, kept = np.full(len(window), -np.inf), 0.0, np.zeros(len(window)), []
+    for first, logits in model.logits(model.hidden_states(window)):
         if keep:
             kept.append(logits.astype(np.float32))
         wide = logits.astype(np.float64)
-        top = wide.max(axis=-1)
-        total = top + np.log(np.exp(wide - top[:, None]).sum(axis=-1))
-        for j, target in enumerate(window[i + 1 : i + 65]):
-            out.append(total[j] - wide[j, target])
-    return np.array(out), np.concatenate(kept) if keep else None
+        new = np.maximum(top, wide.max(axis=-1))
+        total = total * np.exp(top - new) + np.exp(wide - new[:, None]).sum(axis=-1)
+        top = new
+        here = (target >= first) & (target < first + wide.shape[1])
+        hit[here] = wide[rows[here], target[here] - first]
+    return (top + np.log(total) - hit)[:-1], np.concatenate(kept, axis=-1) if keep else None
 
 
 def main():
@@ -313,7 +316,7 @@ def main():
         kept.append(logits)
         lines += [f"{i} {j + 1} {w[j + 1]} {x:.6f}\n" for j, x in enumerate(nll)]
         print(
-            f"window {i}: {len(w)} tokens  nll {nll.sum():.4f}  perplexity so far {math.exp(total / count):.4f}",
+            f"window {i}: {len(w)} tokens  nll {nll.sum():.4f}  so far {math.exp(total / count):.4f}",
             flush=True,
         )
     if a.nll:

@@ -297,9 +297,9 @@ static void test_narrow_sweep(void **state)
         check_bf16(f);
     }
     static const float corner[] = {
-        0,        -0.0f,    65504,           65519.996f, 65520,    -65520,   65536,         0x1p-14f, 0x1.ffcp-15f,
-        0x1p-24f, 0x1p-25f, 0x1.000002p-25f, 0x1p-26f,   0x1p-126f, 0x1p-149f, 3.4028235e38f, 3.39e38f, INFINITY,
-        -INFINITY,
+        0,        -0.0f,         65504,    65519.996f, 65520,           -65520,   65536,
+        0x1p-14f, 0x1.ffcp-15f,  0x1p-24f, 0x1p-25f,   0x1.000002p-25f, 0x1p-26f, 0x1p-126f,
+        0x1p-149f, 3.4028235e38f, 3.39e38f, INFINITY,   -INFINITY,
     };
     for (size_t i = 0; i < SY_COUNT(corner); i++) {
         check_f16(corner[i]);

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes the golden vectors of the storage formats: for each format NAME.raw (blocks as a file holds them) and
-NAME.f32 (what they mean, float32, little-endian, every NaN as 0x7fc00000), computed by the reference package of the
-GGUF format: pip install gguf numpy. Usage: make.py [FOLDER]
+"""Writes the golden vectors of the storage formats: for each format NAME.raw (blocks as a file has them) and
+NAME.f32 (what they mean: float32, little-endian, every NaN as 0x7fc00000), computed by the reference package
+of the GGUF format: pip install gguf numpy. Usage: make.py [FOLDER]
 
-The blocks are random bytes. In the first ones the half-precision fields are set to odd values: zeros of both signs,
-the smallest and largest subnormal, the smallest normal, one, the largest, infinities, NaN."""
+The blocks are random bytes. In the first ones the half-precision fields are set to odd values: zeros of both
+signs, the smallest and largest subnormal, the smallest normal, one, the largest, infinities, NaN."""
 import pathlib
 import sys
 
@@ -13,8 +13,20 @@ import numpy as np
 
 # format: byte offsets of its binary16 fields
 FORMATS = {
-    "f32": (), "f16": (0,), "bf16": (), "q8_0": (0,), "q4_0": (0,), "q4_1": (0, 2), "q5_0": (0,), "q5_1": (0, 2),
-    "q2_k": (80, 82), "q3_k": (108,), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,), "iq4_nl": (0,),
+    "f32": (),
+    "f16": (0,),
+    "bf16": (),
+    "q8_0": (0,),
+    "q4_0": (0,),
+    "q4_1": (0, 2),
+    "q5_0": (0,),
+    "q5_1": (0, 2),
+    "q2_k": (80, 82),
+    "q3_k": (108,),
+    "q4_k": (0, 2),
+    "q5_k": (0, 2),
+    "q6_k": (208,),
+    "iq4_nl": (0,),
 }
 ODD = (0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x3C00, 0xFBFF, 0x7BFF, 0x7C00, 0xFC00, 0x7E00, 0x7D01)
 ELEMENTS = 2048  # at least; about 10 kB a format
@@ -30,11 +42,13 @@ def main(folder):
         for field, at in enumerate(halves):
             for i in range(len(ODD)):
                 # The second field runs through the values in another order, so that they meet in more pairs.
-                blocks[i, at:at + 2] = np.array([ODD[(i * (1 + 4 * field)) % len(ODD)]], "<u2").view(np.uint8)
+                blocks[i, at : at + 2] = np.array([ODD[(i * (1 + 4 * field)) % len(ODD)]], "<u2").view(
+                    np.uint8
+                )
         if name in ("f32", "bf16"):
             top = np.array(ODD, "<u2")
             top[-4:] = (0x7F80, 0xFF80, 0x7FC0, 0x7F81)
-            blocks[: len(ODD), size - 2:] = top.view(np.uint8).reshape(-1, 2)
+            blocks[: len(ODD), size - 2 :] = top.view(np.uint8).reshape(-1, 2)
         with np.errstate(all="ignore"):
             value = gguf.quants.dequantize(blocks, kind).astype("<f4").ravel()
         value[np.isnan(value)] = np.array(0x7FC00000, "<u4").view("<f4")
