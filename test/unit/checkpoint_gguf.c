@@ -1,4 +1,4 @@
-/* GGUF files made here, whole and broken: what they become, and the one sentence that each broken one gets. */
+/* GGUF files made here, whole and broken: what they become, and the sentence that each broken one gets. */
 #include "checkpoint_gguf_make.h"
 
 #include <glob.h>
