@@ -47,12 +47,14 @@ SY_CHECK sy_status sy_tokenizer_encode_spans(const struct sy_tokenizer *, const 
 SY_CHECK sy_status sy_tokenizer_decode(const struct sy_tokenizer *, const int32_t *ids, size_t n, bool skip_special,
                                        struct sy_buf *out, struct sy_err *);
 /* Incremental decode: text comes out as soon as it is certain, never half a character. Feeding all ids and then
- * finishing gives exactly what sy_tokenizer_decode gives. Caller's storage, fixed size, no allocation per id. */
+ * finishing gives exactly what sy_tokenizer_decode gives, but for one case: a run of byte-fallback tokens ("<0xE2>")
+ * is valid UTF-8 as a whole or becomes one U+FFFD per byte, so it is held until it ends; of a run that grows beyond
+ * `held` the complete characters are let go. Caller's storage, fixed size, no allocation per id. */
 struct sy_detok {
     const struct sy_tokenizer *tok;
-    bool skip_special, started, in_bytes;
-    unsigned n_held;
-    unsigned char held[64];
+    bool skip_special, started, bad_bytes, lead_done, space_due;
+    unsigned n_held, n_lead, n_tail;
+    unsigned char held[256];
 };
 void sy_detok_init(struct sy_detok *, const struct sy_tokenizer *, bool skip_special);
 void sy_detok_feed(struct sy_detok *, int32_t id, struct sy_buf *out); /* an unknown id gives U+FFFD */
