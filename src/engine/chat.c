@@ -29,3 +29,19 @@ sy_status sy_chat_encode(const struct sy_env *env, const struct sy_template *tpl
     sy_rendered_release(&text, env);
     return st;
 }
+
+sy_status sy_text_encode(const struct sy_tokenizer *t, const char *text, size_t n, struct sy_ids *out, struct sy_err *err)
+{
+    size_t n_bos = 0, before = out->n;
+    int32_t bos = sy_tokenizer_bos(t);
+    const char *own = sy_tokenizer_token(t, bos, &n_bos);
+    sy_status st = sy_tokenizer_encode(t, text, n, SY_ENCODE_SPECIAL, out, err);
+    /* A text that brings its own BOS would get two, which no model was trained on. */
+    bool twice = !st && own && n_bos && n >= n_bos && !memcmp(text, own, n_bos) && out->n >= before + 2 &&
+                 out->at[before] == bos && out->at[before + 1] == bos;
+    if (twice) {
+        memmove(out->at + before, out->at + before + 1, (out->n - before - 1) * sizeof *out->at);
+        out->n--;
+    }
+    return st;
+}

@@ -14,8 +14,8 @@ struct sy_loop;
 
 enum sy_pooling { SY_POOL_NONE, SY_POOL_MEAN, SY_POOL_LAST };
 
-/* One of the answers of a stream. Read finish first, then n: once finish is not SY_RUNNING, n is final. */
-struct sy_answer {
+/* One of the n_sample answers of a stream. Read finish first, then n: once finish is not SY_RUNNING, n is final. */
+struct sy_reply {
     int32_t *id;               /* [n_max] */
     float *logprob;            /* [n_max], NULL: not asked for */
     struct sy_logprob *top;    /* [n_max, n_top] */
@@ -35,16 +35,16 @@ struct sy_stream_opt {
 struct sy_stream {
     void *owner;
     struct sy_request request; /* copied into the arena */
-    struct sy_answer *answer;  /* [n_answer] */
-    int32_t n_answer, n_top;   /* n_top: of answers */
+    struct sy_reply *reply;   /* [n_reply] */
+    int32_t n_reply, n_top;    /* n_top: of replies */
     _Atomic int32_t n_cached;  /* prompt tokens from the prefix cache */
-    float *prompt_logprob;     /* [n_prompt], the first one unset; readable once every answer has finished */
+    float *prompt_logprob;     /* [n_prompt], the first one unset; readable once every reply has finished */
     struct sy_logprob *prompt_top; /* [n_prompt, n_prompt_top] */
     int32_t n_prompt_top;
     double *pooled;            /* [d_model], not normalised; readable as prompt_logprob */
     enum sy_pooling pooling;
     int32_t d_model;
-    struct sy_err error;       /* when an answer's finish is SY_FINISH_ERROR */
+    struct sy_err error;       /* when a reply's finish is SY_FINISH_ERROR */
     uint64_t arrival_ns;
     /* ---- private ---- */
     struct sy_loop *loop;
@@ -83,8 +83,8 @@ uint64_t sy_loop_step_age_ns(const struct sy_loop *);   /* how long the step in 
 struct sy_engine_stats sy_loop_stats(const struct sy_loop *); /* as of the last step; any thread */
 
 struct sy_loop_metrics { /* read at any time, from any thread; seconds, tokens */
-    struct sy_histogram ttft, itl, tpot, e2e, queue, prefill, decode, inference, step, gap;
+    struct sy_histogram ttft, itl, tpot, e2e, queue, prefill, decode, inference, step;
     struct sy_histogram prompt_tok, gen_tok, step_tok;
-    _Atomic uint64_t finished[SY_FINISH_ERROR + 1]; /* answers by enum sy_finish */
+    _Atomic uint64_t finished[SY_FINISH_ERROR + 1]; /* replies by enum sy_finish */
 };
 const struct sy_loop_metrics *sy_loop_metrics(const struct sy_loop *);

@@ -164,16 +164,29 @@ static int32_t draw(const struct cand *c, int32_t n, uint64_t seed, uint64_t cou
     return c[0].id; /* rounding left u at the very end */
 }
 
-static void logprobs(const struct sy_sample_in *in, const float *x, struct cand *c, float max, struct sy_sample_out *out)
+/* Log probabilities of out->id and of the k most likely ones, of the logits x. */
+static void logprobs(const float *x, int32_t n, int32_t k, struct cand *c, float max, struct sy_sample_out *out)
 {
-    int32_t n = in->n_vocab, k = in->how->n_logprob < n ? in->how->n_logprob : n;
     double z = log_sum_exp(x, n, max);
     out->logprob = (float)((double)x[out->id] - z);
+    if (k > n) k = n;
     if (k <= 0) return;
     for (int32_t i = 0; i < n; i++) c[i] = (struct cand){x[i], 0, i};
     top_k(c, n, k);
     out->n_top = k;
     for (int32_t i = 0; i < k; i++) out->top[i] = (struct sy_logprob){c[i].id, (float)((double)c[i].logit - z)};
+}
+
+void sy_sample_score(const float *logits, int32_t n_vocab, int32_t id, int32_t n_top, void *scratch,
+                     struct sy_sample_out *out)
+{
+    float *x = scratch, max = -INFINITY;
+    for (int32_t i = 0; i < n_vocab; i++) {
+        x[i] = logits[i] == logits[i] ? logits[i] : -INFINITY;
+        if (x[i] > max) max = x[i];
+    }
+    *out = (struct sy_sample_out){.id = id};
+    logprobs(x, n_vocab, n_top, (struct cand *)(void *)(x + n_vocab), max > -INFINITY ? max : 0, out);
 }
 
 void sy_sample_draw(const struct sy_sample_in *in, void *scratch, struct sy_sample_out *out)
@@ -207,5 +220,5 @@ void sy_sample_draw(const struct sy_sample_in *in, void *scratch, struct sy_samp
         softmax(c, k, s->temperature);
         out->id = draw(c, truncate_tail(s, c, k), s->seed, in->draw);
     }
-    if (s->n_logprob >= 0) logprobs(in, x, c, max, out);
+    if (s->n_logprob >= 0) logprobs(x, n, s->n_logprob, c, max, out);
 }

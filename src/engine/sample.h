@@ -51,3 +51,6 @@ struct sy_sample_out {
 };
 size_t sy_sample_scratch_bytes(int32_t n_vocab);
 void sy_sample_draw(const struct sy_sample_in *, void *scratch, struct sy_sample_out *);
+/* What a row says of a token that was not drawn from it: its log probability, and the n_top most likely ones. */
+void sy_sample_score(const float *logits, int32_t n_vocab, int32_t id, int32_t n_top, void *scratch,
+                     struct sy_sample_out *out);

@@ -386,3 +386,11 @@ sy_status sy_tokenizer_decode(const struct sy_tokenizer *t, const int32_t *ids, 
     sy_buf_release(&run);
     return failed ? fail_memory(err, "decoded text") : SY_OK;
 }
+
+const char *sy_tokenizer_bytes(const struct sy_tokenizer *t, int32_t id, size_t *n)
+{
+    *n = 0;
+    if (id < 0 || id >= t->vocab.n || !vocab_has(&t->vocab, id)) return NULL;
+    *n = t->dec.piece[id].len;
+    return *n ? t->dec.text.at + t->dec.piece[id].off : "";
+}

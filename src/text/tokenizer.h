@@ -67,4 +67,7 @@ int32_t sy_tokenizer_pad(const struct sy_tokenizer *);
 bool sy_tokenizer_is_special(const struct sy_tokenizer *, int32_t id);
 /* The token's own text (no decoding): "<|im_end|>", "\u0120the"; borrowed; NULL out of range. */
 const char *sy_tokenizer_token(const struct sy_tokenizer *, int32_t id, size_t *n);
+/* The bytes it stands for inside a text: " the", the single byte of "<0xE2>"; not always valid UTF-8. Borrowed; NULL out
+ * of range. */
+const char *sy_tokenizer_bytes(const struct sy_tokenizer *, int32_t id, size_t *n);
 int32_t sy_tokenizer_find(const struct sy_tokenizer *, const char *token, size_t n); /* -1: none */

@@ -61,17 +61,7 @@ sy_status sy_prompt_raw(const struct sy_engine *e, const char *text, size_t n, s
 {
     const struct sy_tokenizer *t = sy_engine_tokenizer(e);
     sy_status st = sy_need_tokenizer(t, sy_checkpoint_path(sy_engine_checkpoint(e)), err);
-    size_t n_bos = 0, before = out->n;
-    const char *bos = t ? sy_tokenizer_token(t, sy_tokenizer_bos(t), &n_bos) : NULL;
-    if (!st) st = sy_tokenizer_encode(t, text, n, SY_ENCODE_SPECIAL, out, err);
-    /* A text that brings its own BOS would get two, which no model was trained on. */
-    bool twice = !st && bos && n_bos && n >= n_bos && !memcmp(text, bos, n_bos) && out->n >= before + 2 &&
-                 out->at[before] == sy_tokenizer_bos(t) && out->at[before + 1] == sy_tokenizer_bos(t);
-    if (twice) {
-        memmove(out->at + before, out->at + before + 1, (out->n - before - 1) * sizeof *out->at);
-        out->n--;
-    }
-    return st;
+    return st ? st : sy_text_encode(t, text, n, out, err);
 }
 
 void sy_message_add(struct sy_buf *array, const char *role, const char *text, size_t n)
