@@ -22,6 +22,7 @@ struct sy_render {                       /* what a rendering reads; all borrowed
     const struct sy_json *tools;         /* array, or NULL                                              */
     const struct sy_json *kwargs;        /* object: further variables, or NULL                          */
     bool add_generation_prompt;
+    bool continue_final_message;         /* leaves the last message open; a field's name in kwargs does, too */
     const char *bos, *eos, *pad;         /* token texts, NULL: undefined variable                       */
     int64_t now;                         /* seconds since 1970 UTC for strftime_now                     */
 };
