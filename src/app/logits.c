@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "app/session/session.h"
+#include "base/file.h"
 
 static const struct sy_flag flags[] = {
     {.name = "last", .kind = SY_FLAG_INT, .arg = "N", .lo = 1, .hi = 16777216, .otherwise = "all",
@@ -83,7 +84,8 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
         bool bad = fflush(o.file) || ferror(o.file) || o.failed;
         if (fclose(o.file)) bad = true;
         if (!st && bad) st = sy_fail(err, SY_EIO, "cannot write '%s': %s", path, strerror(errno));
-        if (st) unlink(path); /* half a file would read as a whole one */
+        /* Half a file would read as a whole one; a pipe or a device is not ours to remove. */
+        if (st && sy_file_exists(path)) unlink(path);
     }
     sy_engine_free(e);
     sy_ids_release(&ids);

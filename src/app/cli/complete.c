@@ -27,6 +27,8 @@ static void bash_value(void *ctx, const struct sy_flag *f)
         sy_buf_text(ctx, "' -- \"$cur\"))");
     } else if (is_path(f)) {
         sy_buf_text(ctx, "COMPREPLY=($(compgen -f -- \"$cur\")); compopt -o filenames");
+    } else {
+        sy_buf_char(ctx, ':');
     }
     sy_buf_text(ctx, "; return ;;\n");
 }
