@@ -21,6 +21,7 @@ struct seq { /* one answer, from submit to its last event; lives in its request'
     int32_t n_learned;            /* full blocks that were offered to the prefix cache */
     uint64_t key;                 /* of the last of those */
     int32_t n_cached;
+    int32_t score_from;           /* first prompt position whose row is still wanted; n_prompt: none */
     int32_t *swap;                /* host slots of its blocks; n_swap 0: none */
     int32_t n_swap;
     uint16_t *count_output;       /* NULL: no penalties */
@@ -30,10 +31,9 @@ struct seq_request {
     struct sy_arena arena;        /* everything of the request; freed when its last answer ended */
     uint64_t id;
     int32_t n_prompt, n_open;     /* answers that have not ended */
-    int32_t n_min, n_stop_id, priority, logits_from;
+    int32_t n_min, n_stop_id, priority;
     const int32_t *stop_id;
     bool ignore_eos, cancelled, plain, no_cache_read; /* plain: greedy, nothing else asked for */
-    bool score;                   /* wants rows of its prompt */
     uint64_t deadline_ns, domain;
     struct sy_sampling how;
     uint16_t *count_prompt;       /* NULL: no penalties */

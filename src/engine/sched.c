@@ -195,7 +195,7 @@ static bool restore(struct sy_engine *e, struct seq *s)
 static void adopt(struct sy_engine *e, struct seq *s)
 {
     int32_t limit = s->n_tok - 1;
-    if (s->of->score && s->of->logits_from < limit) limit = s->of->logits_from;
+    if (s->score_from < limit) limit = s->score_from;
     if (s->of->no_cache_read) limit = 0;
     s->n_block = sy_cache_match(&e->cache, s->of->domain, s->tok, limit / e->plan.block_len, s->block, &s->key);
     s->n_done = s->n_block * e->plan.block_len;
@@ -234,7 +234,7 @@ static bool admit_one(struct sy_engine *e, struct seq *s)
 static bool wants_row(const struct seq *s, int32_t pos)
 {
     bool sample = pos + 1 == s->n_tok && s->n_tok < s->n_end;
-    return sample || (s->of->score && pos >= s->of->logits_from && pos < s->of->n_prompt);
+    return sample || (pos >= s->score_from && pos < s->of->n_prompt);
 }
 
 /* Adds n tokens of s to the step, and the rows of logits they owe. */
@@ -268,8 +268,8 @@ static int32_t room_for(const struct sy_engine *e, const struct seq *s, int32_t 
     if (n > left) n = left;
     if (n > budget) n = budget;
     int32_t rows = b->shape.out - b->n_out;
-    if (!s->of->score) return rows > 0 ? n : 0;
-    int32_t quiet = s->of->logits_from > s->n_done ? s->of->logits_from - s->n_done : 0;
+    if (s->score_from >= s->of->n_prompt) return rows > 0 ? n : 0;
+    int32_t quiet = s->score_from > s->n_done ? s->score_from - s->n_done : 0;
     return n > quiet + rows ? quiet + rows : n;
 }
 

@@ -75,7 +75,8 @@ static void collect(struct sy_engine *e, const struct sy_result *r, uint64_t now
     for (int32_t i = 0; i < r->n; i++) {
         const struct out_row *o = &e->out[i];
         const struct seq_request *q = o->seq->of;
-        bool wanted = q->score && o->pos >= q->logits_from && o->pos < q->n_prompt;
+        bool wanted = o->pos >= o->seq->score_from && o->pos < q->n_prompt; /* once, even if it was preempted */
+        if (wanted) o->seq->score_from = o->pos + 1;
         if (wanted && q->on_logits) q->on_logits(q->ctx, o->pos, r->logits + i * r->ld, r->n_vocab);
         if (wanted && q->on_hidden) q->on_hidden(q->ctx, o->pos, r->hidden + i * r->ld_hidden, r->d_model);
         if (!o->sample) continue;

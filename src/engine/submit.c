@@ -46,7 +46,8 @@ static struct seq *new_seq(const struct sy_engine *e, struct sy_arena *a, struct
     int32_t n_end = r->n_max > ctx - r->n_prompt ? ctx : r->n_prompt + r->n_max, n_block = (n_end + len - 1) / len;
     struct seq *s = sy_arena_get(a, sizeof *s);
     if (!s) return NULL;
-    *s = (struct seq){.of = q, .sample = sample, .n_tok = r->n_prompt, .n_end = n_end};
+    *s = (struct seq){.of = q, .sample = sample, .n_tok = r->n_prompt, .n_end = n_end, .score_from = r->n_prompt};
+    if (sample == 0 && (r->on_logits || r->on_hidden)) s->score_from = r->logits_from > 0 ? r->logits_from : 0;
     s->tok = sy_arena_array(a, (size_t)n_end, sizeof *s->tok);
     s->block = sy_arena_array(a, (size_t)n_block, sizeof *s->block);
     if (e->n_swap_slot) s->swap = sy_arena_array(a, (size_t)n_block, sizeof *s->swap);
@@ -67,10 +68,8 @@ static struct seq *new_request(const struct sy_engine *e, struct sy_arena *a, co
                               .n_min = r->n_min,
                               .n_stop_id = r->n_stop_id,
                               .priority = r->priority,
-                              .logits_from = r->logits_from,
                               .ignore_eos = r->ignore_eos,
                               .no_cache_read = r->no_cache_read,
-                              .score = r->on_logits || r->on_hidden,
                               .deadline_ns = r->deadline_ns,
                               .domain = r->cache_domain,
                               .how = r->sampling,

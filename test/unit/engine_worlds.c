@@ -114,7 +114,7 @@ static const struct sy_backend_ops fake = {.name = "fake",
 struct ask {
     struct world *w;
     uint64_t id;
-    int32_t prompt[CTX], n_prompt, n_max, n_sample, got[4][CTX], n_got[4], n_row;
+    int32_t prompt[CTX], n_prompt, n_max, n_sample, got[4][CTX], n_got[4], n_row, from;
     enum sy_finish finish[4];
     struct sy_sampling how;
     bool score, done;
@@ -179,7 +179,7 @@ static void make_ask(struct world *w, struct ask *a)
     if (roll(w, 10) == 0) r.deadline_ns = w->now + (uint64_t)roll(w, 20000);
     if (a->score) {
         r.on_logits = on_logits;
-        r.logits_from = roll(w, a->n_prompt);
+        r.logits_from = a->from = roll(w, a->n_prompt);
     }
     struct sy_err err;
     sy_status st = sy_engine_submit(&w->e, &r, &a->id, &err);
@@ -239,6 +239,7 @@ static void run_world(uint64_t seed, struct seen *all)
             assert_int_not_equal(f, SY_RUNNING);
             if (f == SY_FINISH_LENGTH && ask[i].n_prompt + ask[i].n_max <= CTX) assert_int_equal(ask[i].n_got[s], ask[i].n_max);
             check_answer(&ask[i], s);
+            if (ask[i].score && f == SY_FINISH_LENGTH) assert_int_equal(ask[i].n_row, ask[i].n_prompt - ask[i].from);
         }
     struct sy_engine_stats st = sy_engine_stats(e);
     all->recompute += st.n_preempt_recompute;
