@@ -15,87 +15,152 @@ enum {
     D_CHUNK = 128,  /* of d_key: [128][SY_KEY_TILE] of f32 is 32 KiB */
     V_CHUNK = 64,   /* of d_val: [SY_KEY_TILE][64] is 16 KiB */
 };
+#ifndef DIRECT
+#define DIRECT 12
+#endif
+#ifndef FETCH
+#define FETCH 2
+#endif
 #define LOG2E 1.44269504088896341f
 
 /* ---- the product ------------------------------------------------------------------------------------------------- */
 
+enum source {
+    TILE,   /* b + k * ldb: a scratch tile, widened */
+    KEYS,   /* at[col] + k * SY_KV_PANEL elements: panels of the cache, widened on the way */
+    VALUES, /* at[k] + col elements: rows of the cache, widened on the way */
+};
 struct product {
     const float *a[REG_ROWS];
     float *c[REG_ROWS];
-    const float *b;      /* column 0 */
+    const float *b;
     int64_t ldb;
+    const unsigned char *const *at;
+    const unsigned char *const *next; /* what is read after this product, to be fetched: as at */
+    int64_t col, next_step;           /* bytes */
     int32_t k_lo, k_hi;
-    int32_t n_last;      /* lanes of the last vector of columns */
-    bool fresh;          /* C starts at 0 */
+    int32_t n_last;                   /* lanes of the last vector of columns */
+    bool fresh;                       /* C starts at 0 */
 };
-
-INLINE void multiply(const struct product *m, const int rows, const int cols)
-{
-    VF c[REG_ROWS][REG_COLS], b[REG_COLS];
-    const float *a[REG_ROWS], *at = m->b + m->k_lo * m->ldb;
-    for (int r = 0; r < rows; r++) {
-        a[r] = m->a[r];
-        for (int j = 0; j < cols; j++) {
-            if (m->fresh) c[r][j] = v_set(0);
-            else if (j < cols - 1 || m->n_last == LANES) c[r][j] = v_load(m->c[r] + j * LANES);
-            else c[r][j] = v_load_n(m->c[r] + j * LANES, m->n_last);
-        }
-    }
-    for (int64_t k = m->k_lo; k < m->k_hi; k++, at += m->ldb) {
-        for (int j = 0; j < cols; j++) b[j] = v_load(at + j * LANES);
-        for (int r = 0; r < rows; r++) {
-            VF one = v_set(a[r][k]);
-            for (int j = 0; j < cols; j++) c[r][j] = v_fma(one, b[j], c[r][j]);
-        }
-    }
-    for (int r = 0; r < rows; r++) {
-        for (int j = 0; j < cols; j++) {
-            if (j < cols - 1 || m->n_last == LANES) v_store(m->c[r] + j * LANES, c[r][j]);
-            else v_store_n(m->c[r] + j * LANES, c[r][j], m->n_last);
-        }
-    }
-}
-
-#define PRODUCT(rows, cols)                                                                                          \
-    static void multiply_##rows##_##cols(const struct product *m)                                                    \
-    {                                                                                                                \
-        multiply(m, rows, cols);                                                                                     \
-    }
-#define PRODUCTS(cols)                                                                                               \
-    PRODUCT(1, cols) PRODUCT(2, cols) PRODUCT(3, cols) PRODUCT(4, cols) PRODUCT(5, cols) PRODUCT(6, cols)
-#define NAMES(cols)                                                                                                  \
-    {multiply_1_##cols, multiply_2_##cols, multiply_3_##cols, multiply_4_##cols, multiply_5_##cols, multiply_6_##cols}
-_Static_assert(REG_ROWS == 6 && (REG_COLS == 2 || REG_COLS == 4), "the tables below");
-PRODUCTS(1)
-PRODUCTS(2)
-#if SIMD_REG_COLS == 4
-PRODUCTS(3)
-PRODUCTS(4)
-static void (*const products[REG_COLS][REG_ROWS])(const struct product *) = {NAMES(1), NAMES(2), NAMES(3), NAMES(4)};
-#else
-static void (*const products[REG_COLS][REG_ROWS])(const struct product *) = {NAMES(1), NAMES(2)};
-#endif
-
-/* Columns [0, n) of rows [0, n_row). */
-static void multiply_all(struct product *m, int32_t n_row, int32_t n)
-{
-    for (int32_t col = 0; col < n; col += REG_COLS * LANES) {
-        int32_t left = n - col, vecs = left < REG_COLS * LANES ? (left + LANES - 1) / LANES : REG_COLS;
-        struct product part = *m;
-        part.n_last = left - (vecs - 1) * LANES < LANES ? left - (vecs - 1) * LANES : LANES;
-        part.b += col;
-        for (int32_t r = 0; r < n_row; r++) part.c[r] += col;
-        products[vecs - 1][n_row - 1](&part);
-    }
-}
-
-/* ---- tiles of the cache ------------------------------------------------------------------------------------------ */
+#define UNROLL _Pragma("GCC unroll 8") /* sums are registers only where no index is left */
 
 INLINE VF widen_n(enum sy_kv_dtype dtype, const unsigned char *p, int n)
 {
     if (dtype == SY_KV_BF16) return n == LANES ? v_load_bf16(p) : v_load_bf16_n(p, n);
     if (dtype == SY_KV_F16) return n == LANES ? v_load_f16(p) : v_load_f16_n(p, n);
     return n == LANES ? v_load((const float *)p) : v_load_n((const float *)p, n);
+}
+
+INLINE void load_c(const struct product *m, const int rows, const int cols, VF c[REG_ROWS][REG_COLS])
+{
+    UNROLL for (int r = 0; r < rows; r++) {
+        UNROLL for (int j = 0; j < cols; j++)
+            c[r][j] = j == cols - 1 ? v_load_n(m->c[r] + j * LANES, m->n_last) : v_load(m->c[r] + j * LANES);
+    }
+}
+
+INLINE void load_b(const struct product *m, const enum source source, const enum sy_kv_dtype dtype, const int cols,
+                   int64_t k, VF b[REG_COLS])
+{
+    const int64_t es = sy_kv_elem_bytes(dtype);
+    UNROLL for (int j = 0; j < cols; j++) {
+        if (source == TILE) {
+            b[j] = v_load(m->b + k * m->ldb + j * LANES);
+        } else if (source == KEYS) {
+            __builtin_prefetch(m->next[j] + k * m->next_step);
+            b[j] = widen_n(dtype, m->at[j] + k * (SY_KV_PANEL * es), LANES);
+        } else {
+            const unsigned char *p = m->at[k] + m->col + j * (LANES * es);
+            __builtin_prefetch(m->next[k] + m->col + j * (LANES * es));
+            b[j] = j == cols - 1 && m->n_last < LANES ? widen_n(dtype, p, m->n_last) : widen_n(dtype, p, LANES);
+        }
+    }
+}
+
+INLINE void multiply(const struct product *m, const enum source source, const enum sy_kv_dtype dtype, const int rows,
+                     const int cols)
+{
+    VF c[REG_ROWS][REG_COLS], b[REG_COLS];
+    const float *a[REG_ROWS];
+    const int64_t k_hi = m->k_hi;
+    UNROLL for (int r = 0; r < rows; r++) {
+        a[r] = m->a[r];
+        UNROLL for (int j = 0; j < cols; j++) c[r][j] = v_set(0);
+    }
+    if (!m->fresh) load_c(m, rows, cols, c);
+    for (int64_t k = m->k_lo; k < k_hi; k++) {
+        load_b(m, source, dtype, cols, k, b);
+        UNROLL for (int r = 0; r < rows; r++) {
+            VF one = v_set(a[r][k]);
+            UNROLL for (int j = 0; j < cols; j++) c[r][j] = v_fma(one, b[j], c[r][j]);
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++) {
+        UNROLL for (int j = 0; j < cols; j++) {
+            if (j < cols - 1) v_store(m->c[r] + j * LANES, c[r][j]);
+            else v_store_n(m->c[r] + j * LANES, c[r][j], m->n_last);
+        }
+    }
+}
+
+/* By rows, and by how many vectors of columns: one, or as many as the registers hold. */
+#define PRODUCT(name, source, dtype, rows)                                                                           \
+    static void name##_thin_##rows(const struct product *m) { multiply(m, source, dtype, rows, 1); }                 \
+    static void name##_wide_##rows(const struct product *m) { multiply(m, source, dtype, rows, REG_COLS); }
+#define TABLE(name, source, dtype)                                                                                   \
+    PRODUCT(name, source, dtype, 1)                                                                                  \
+    PRODUCT(name, source, dtype, 2)                                                                                  \
+    PRODUCT(name, source, dtype, 3)                                                                                  \
+    PRODUCT(name, source, dtype, 4)                                                                                  \
+    PRODUCT(name, source, dtype, 5)                                                                                  \
+    PRODUCT(name, source, dtype, 6)                                                                                  \
+    static void (*const name[2][REG_ROWS])(const struct product *) = {                                               \
+        {name##_thin_1, name##_thin_2, name##_thin_3, name##_thin_4, name##_thin_5, name##_thin_6},                  \
+        {name##_wide_1, name##_wide_2, name##_wide_3, name##_wide_4, name##_wide_5, name##_wide_6},                  \
+    };
+_Static_assert(REG_ROWS == 6, "the lists above");
+TABLE(from_tile, TILE, SY_KV_F32)
+TABLE(from_keys_f32, KEYS, SY_KV_F32)
+TABLE(from_keys_bf16, KEYS, SY_KV_BF16)
+TABLE(from_keys_f16, KEYS, SY_KV_F16)
+TABLE(from_values_f32, VALUES, SY_KV_F32)
+TABLE(from_values_bf16, VALUES, SY_KV_BF16)
+TABLE(from_values_f16, VALUES, SY_KV_F16)
+
+/* Columns [0, n) of rows [0, n_row). Moves m's pointers. */
+INLINE void multiply_all(struct product *m, const enum source source, const enum sy_kv_dtype dtype, int32_t n_row,
+                         int32_t n)
+{
+    for (;;) {
+        bool wide = n > (REG_COLS - 1) * LANES;
+        int32_t vecs = wide ? REG_COLS : 1, lanes = vecs * LANES;
+        m->n_last = n < lanes ? n - (lanes - LANES) : LANES;
+        if (source == TILE) from_tile[wide][n_row - 1](m);
+        else if (source == KEYS && dtype == SY_KV_F32) from_keys_f32[wide][n_row - 1](m);
+        else if (source == KEYS && dtype == SY_KV_BF16) from_keys_bf16[wide][n_row - 1](m);
+        else if (source == KEYS) from_keys_f16[wide][n_row - 1](m);
+        else if (dtype == SY_KV_F32) from_values_f32[wide][n_row - 1](m);
+        else if (dtype == SY_KV_BF16) from_values_bf16[wide][n_row - 1](m);
+        else from_values_f16[wide][n_row - 1](m);
+        n -= lanes;
+        if (n <= 0) return;
+        for (int32_t r = 0; r < n_row; r++) m->c[r] += lanes;
+        if (source == TILE) m->b += lanes;
+        if (source == VALUES) m->col += lanes * sy_kv_elem_bytes(dtype);
+        if (source == KEYS) {
+            m->at += vecs;
+            m->next += vecs;
+        }
+    }
+}
+
+/* ---- tiles of the cache ------------------------------------------------------------------------------------------ */
+
+/* Both tiles fetch what comes next while they widen: the keys' tile the values of the same keys, the values' tile the
+ * keys of the next tile. In steps of bytes, because the two need not have the same size. */
+INLINE void fetch(const unsigned char *p, int64_t from, int64_t to)
+{
+    for (int64_t at = from & ~(int64_t)63; at < to; at += 64) __builtin_prefetch(p + at, 0, FETCH);
 }
 
 /* to[d][j - t] = element d0 + d of key j, d < n, for the keys of a tile; 0 for what is not among them. */
@@ -110,12 +175,17 @@ INLINE void tile_keys(const struct sy_attend *a, enum sy_kv_dtype dtype, int32_t
         int64_t at = head + sy_kv_key(kv, off, &stride);
         run = stride - off % SY_KV_PANEL;
         if (run > keys.hi - j) run = keys.hi - j;
-        const unsigned char *from = sy_kv_block(a, j) + (at + (int64_t)d0 * stride) * es;
+        const unsigned char *block = sy_kv_block(a, j), *from = block + (at + (int64_t)d0 * stride) * es;
+        const unsigned char *next = block + (head + (int64_t)kv->block_len * kv->d_key + (int64_t)off * kv->d_val) * es;
+        const int64_t step = ((int64_t)run * kv->d_val * es + kv->d_key - 1) / kv->d_key;
         float *col = to + (j - t);
+        next += d0 * step;
         if (run == SY_KV_PANEL) {
-            for (int32_t d = 0; d < n; d++)
+            for (int32_t d = 0; d < n; d++, next += step) {
+                fetch(next, 0, step);
                 for (int32_t i = 0; i < SY_KV_PANEL; i += LANES)
                     v_store(col + d * SY_KEY_TILE + i, widen_n(dtype, from + (d * SY_KV_PANEL + i) * es, LANES));
+            }
         } else {
             for (int32_t d = 0; d < n; d++, from += stride * es)
                 for (int32_t i = 0; i < run; i += LANES) {
@@ -136,9 +206,18 @@ INLINE void tile_values(const struct sy_attend *a, enum sy_kv_dtype dtype, int32
     for (int32_t j = keys.lo, run; j < keys.hi; j += run) {
         int32_t off = j % kv->block_len;
         run = kv->block_len - off < keys.hi - j ? kv->block_len - off : keys.hi - j;
-        const unsigned char *from = sy_kv_block(a, j) + (head + (int64_t)off * kv->d_val) * es;
+        const unsigned char *from = sy_kv_block(a, j) + (head + (int64_t)off * kv->d_val) * es, *next = NULL;
+        const int64_t step = (kv->d_key * n / kv->d_val) * es;
+        if (j + SY_KEY_TILE < a->pos0 + a->n_q) {
+            int32_t o2 = (j + SY_KEY_TILE) % kv->block_len;
+            next = sy_kv_block(a, j + SY_KEY_TILE) + (sy_kv_head(kv, a->kv_head) + (int64_t)o2 / 16 * 16 * kv->d_key + o2 % 16 * kv->d_key) * es + (int64_t)d0 * kv->d_key / kv->d_val * es;
+        }
         for (int32_t i = j - t; i < j - t + run; i++, from += kv->d_val * es) {
             int32_t d = 0;
+            if (next) {
+                fetch(next, 0, step);
+                next += kv->d_key * es;
+            }
             for (; d + LANES <= n; d += LANES) v_store(to + i * V_CHUNK + d, widen_n(dtype, from + d * es, LANES));
             if (d < n) v_store(to + i * V_CHUNK + d, widen_n(dtype, from + d * es, n - d));
         }
@@ -159,8 +238,51 @@ struct work {
     int32_t n_row;
     _Alignas(64) float score[SY_ROW_TILE][SY_KEY_TILE];
     _Alignas(64) float tile[D_CHUNK * SY_KEY_TILE];
+    bool direct;
+    const unsigned char *key[SY_KEY_TILE / LANES], *key_next[SY_KEY_TILE / LANES];
+    const unsigned char *value[SY_KEY_TILE], *value_next[SY_KEY_TILE];
 };
 _Static_assert(V_CHUNK <= D_CHUNK, "both kinds of tiles use one buffer");
+
+/* Where the panels of keys and the rows of values of a tile lie. */
+INLINE void locate(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys)
+{
+    const struct sy_attend *a = w->a;
+    const struct sy_kv_dim *kv = a->kv;
+    const int64_t es = sy_kv_elem_bytes(dtype), k_row = kv->d_key * es, v_row = kv->d_val * es;
+    const int64_t head = sy_kv_head(kv, a->kv_head) * es;
+    for (int32_t j = keys.lo / SY_KV_PANEL * SY_KV_PANEL; j < keys.hi; j += SY_KV_PANEL) {
+        int32_t off = j % kv->block_len, next = j + SY_KEY_TILE;
+        const unsigned char *k = sy_kv_block(a, j) + head + off * k_row;
+        const unsigned char *v = sy_kv_block(a, j) + head + kv->block_len * k_row + off * v_row, *k_next = v;
+        if (next < a->pos0 + a->n_q) k_next = sy_kv_block(a, next) + head + next % kv->block_len * k_row;
+        for (int32_t i = 0; i < SY_KV_PANEL; i++) {
+            w->value[j - t + i] = v + i * v_row;
+            w->value_next[j - t + i] = k_next + i * k_row;
+        }
+        for (int32_t i = 0; i < SY_KV_PANEL; i += LANES) {
+            w->key[(j - t + i) / LANES] = k + i * es;
+            w->key_next[(j - t + i) / LANES] = v + i * v_row;
+        }
+    }
+}
+
+INLINE void scores_direct(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys)
+{
+    const struct sy_kv_dim *kv = w->a->kv;
+    int32_t lo = (keys.lo - t) / LANES * LANES;
+    locate(w, dtype, t, keys);
+    for (int32_t r = 0, rows; r < w->n_row; r += rows) {
+        rows = w->n_row - r < REG_ROWS ? w->n_row - r : REG_ROWS;
+        struct product m = {.at = w->key + lo / LANES, .next = w->key_next + lo / LANES, .k_hi = kv->d_key, .fresh = true};
+        m.next_step = (int64_t)LANES * kv->d_val * sy_kv_elem_bytes(dtype) / kv->d_key;
+        for (int32_t i = 0; i < rows; i++) {
+            m.a[i] = w->row[r + i].q;
+            m.c[i] = w->score[r + i] + lo;
+        }
+        multiply_all(&m, KEYS, dtype, rows, (keys.hi - t - lo + LANES - 1) / LANES * LANES);
+    }
+}
 
 INLINE void scores(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys)
 {
@@ -175,7 +297,7 @@ INLINE void scores(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_
                 m.a[i] = w->row[r + i].q + d;
                 m.c[i] = w->score[r + i] + lo;
             }
-            multiply_all(&m, rows, (keys.hi - t - lo + LANES - 1) / LANES * LANES);
+            multiply_all(&m, TILE, dtype, rows, (keys.hi - t - lo + LANES - 1) / LANES * LANES);
         }
     }
 }
@@ -193,9 +315,10 @@ INLINE void soften(const struct sy_attend *a, const struct row *row, int32_t t, 
             s[i] = v_tanh(s[i] * v_set(a->scale / a->softcap)) * v_set(a->softcap * LOG2E);
         else
             s[i] = s[i] * v_set(a->scale * LOG2E);
-        s[i] = v_span(s[i], lo - i * LANES, hi - i * LANES);
-        top = v_max(s[i], top);
     }
+    if (hi - lo < SY_KEY_TILE)
+        for (int i = 0; i < N; i++) s[i] = v_span(s[i], lo - i * LANES, hi - i * LANES);
+    for (int i = 0; i < N; i++) top = v_max(s[i], top);
     float *sum = row->sum, old = sum[d_val], most = v_top(top), max = most > old ? most : old;
     float ref = max == -__builtin_inff() ? 0 : max; /* 2^(-inf - 0) is the zero that 2^(-inf - -inf) is not */
     for (int i = 0; i < N; i++) {
@@ -216,40 +339,47 @@ INLINE void soften(const struct sy_attend *a, const struct row *row, int32_t t, 
     sum[d_val + 1] += v_sum(total[0]);
 }
 
-/* Rows [r, r + n) times the tile of values, keys [lo, hi) relative to the tile. */
-static void add_values(struct work *w, int32_t r, int32_t n, int32_t lo, int32_t hi, int32_t d, int32_t n_d)
+/* Rows [r, r + n) times values [lo, hi) relative to the tile. */
+INLINE void add_values(struct work *w, enum sy_kv_dtype dtype, int32_t r, int32_t n, int32_t lo, int32_t hi, int32_t d,
+                       int32_t n_d)
 {
-    struct product m = {.b = w->tile, .ldb = V_CHUNK, .k_lo = lo, .k_hi = hi};
+    struct product m = {.b = w->tile, .ldb = V_CHUNK, .at = w->value, .next = w->value_next, .k_lo = lo, .k_hi = hi};
     if (lo >= hi) return;
     for (int32_t i = 0; i < n; i++) {
         m.a[i] = w->score[r + i];
         m.c[i] = w->row[r + i].sum + d;
     }
-    multiply_all(&m, n, n_d);
+    if (w->direct) multiply_all(&m, VALUES, dtype, n, n_d);
+    else multiply_all(&m, TILE, dtype, n, n_d);
 }
 
 /* Keys that all rows of a group see are multiplied together; those at the edges row by row, as what lies at a key that
  * a row does not see may be infinite and 0 times it no way to leave it out. */
+INLINE void add_rows(struct work *w, enum sy_kv_dtype dtype, int32_t t, int32_t r, int32_t n, int32_t d, int32_t n_d)
+{
+    struct sy_span all = {t, t + SY_KEY_TILE};
+    for (int32_t i = r; i < r + n; i++) all = sy_span_cut(all, w->row[i].now.lo, w->row[i].now.hi);
+    if (all.hi < all.lo) all.hi = all.lo;
+    for (int32_t i = r; i < r + n; i++) {
+        struct sy_span now = w->row[i].now;
+        add_values(w, dtype, i, 1, now.lo - t, (now.hi < all.lo ? now.hi : all.lo) - t, d, n_d);
+    }
+    add_values(w, dtype, r, n, all.lo - t, all.hi - t, d, n_d);
+    for (int32_t i = r; i < r + n; i++) {
+        struct sy_span now = w->row[i].now;
+        add_values(w, dtype, i, 1, (now.lo > all.hi ? now.lo : all.hi) - t, now.hi - t, d, n_d);
+    }
+}
+
 INLINE void values(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys)
 {
-    int32_t d_val = w->a->kv->d_val;
-    for (int32_t d = 0; d < d_val; d += V_CHUNK) {
-        int32_t n_d = d_val - d < V_CHUNK ? d_val - d : V_CHUNK;
-        tile_values(w->a, dtype, t, keys, d, n_d, w->tile);
+    int32_t d_val = w->a->kv->d_val, chunk = w->direct ? d_val : V_CHUNK;
+    for (int32_t d = 0; d < d_val; d += chunk) {
+        int32_t n_d = d_val - d < chunk ? d_val - d : chunk;
+        if (!w->direct) tile_values(w->a, dtype, t, keys, d, n_d, w->tile);
         for (int32_t r = 0, n; r < w->n_row; r += n) {
             n = w->n_row - r < REG_ROWS ? w->n_row - r : REG_ROWS;
-            struct sy_span all = {t, t + SY_KEY_TILE};
-            for (int32_t i = r; i < r + n; i++) all = sy_span_cut(all, w->row[i].now.lo, w->row[i].now.hi);
-            if (all.hi < all.lo) all.hi = all.lo;
-            for (int32_t i = r; i < r + n; i++) {
-                struct sy_span now = w->row[i].now;
-                add_values(w, i, 1, now.lo - t, (now.hi < all.lo ? now.hi : all.lo) - t, d, n_d);
-            }
-            add_values(w, r, n, all.lo - t, all.hi - t, d, n_d);
-            for (int32_t i = r; i < r + n; i++) {
-                struct sy_span now = w->row[i].now;
-                add_values(w, i, 1, (now.lo > all.hi ? now.lo : all.hi) - t, now.hi - t, d, n_d);
-            }
+            add_rows(w, dtype, t, r, n, d, n_d);
         }
     }
 }
@@ -269,7 +399,8 @@ INLINE void rows(struct work *w, enum sy_kv_dtype dtype, int32_t row0)
     struct sy_span all = {w->row[0].seen.lo, w->row[w->n_row - 1].seen.hi};
     for (int32_t t = all.lo / SY_KEY_TILE * SY_KEY_TILE; t < all.hi; t += SY_KEY_TILE) {
         struct sy_span keys = sy_span_cut(all, t, t + SY_KEY_TILE);
-        scores(w, dtype, t, keys);
+        if (w->direct) scores_direct(w, dtype, t, keys);
+        else scores(w, dtype, t, keys);
         for (int32_t r = 0; r < w->n_row; r++) {
             w->row[r].now = sy_span_cut(w->row[r].seen, keys.lo, keys.hi);
             if (w->row[r].now.lo < w->row[r].now.hi) soften(a, &w->row[r], t, w->score[r]);
@@ -283,6 +414,7 @@ INLINE void part(const struct sy_attend *a, enum sy_kv_dtype dtype)
     struct work w;
     int32_t all = a->n_q * a->n_group;
     w.a = a;
+    w.direct = all <= DIRECT && a->kv->block_len % SY_KV_PANEL == 0;
     for (int32_t r = 0; r < all; r += SY_ROW_TILE) {
         w.n_row = all - r < SY_ROW_TILE ? all - r : SY_ROW_TILE;
         rows(&w, dtype, r);

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #define VF __m256
-#define SIMD_REG_COLS 2
-enum { LANES = 8, REG_ROWS = 6, REG_COLS = SIMD_REG_COLS }; /* 12 sums, 2 vectors of B and one of A of the 16 registers */
+
+enum { LANES = 8, REG_ROWS = 6, REG_COLS = 2 }; /* 12 sums, 2 vectors of B and one of A of the 16 registers */
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE __m256i v_lane(void) { return _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0); }

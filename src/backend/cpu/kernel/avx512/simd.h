@@ -5,8 +5,8 @@
 #include <stdint.h>
 
 #define VF __m512
-#define SIMD_REG_COLS 4
-enum { LANES = 16, REG_ROWS = 6, REG_COLS = SIMD_REG_COLS }; /* 24 sums, 4 vectors of B and one of A of the 32 registers */
+
+enum { LANES = 16, REG_ROWS = 6, REG_COLS = 4 }; /* 24 sums, 4 vectors of B and one of A of the 32 registers */
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE __mmask16 v_first(int n) { return (__mmask16)((1u << n) - 1); }
