@@ -1,5 +1,4 @@
 /* engine.c - opening a model and taking it down; step.c runs it. */
-#include <errno.h>
 #include <string.h>
 
 #include "engine/engine_int.h"
@@ -107,11 +106,7 @@ sy_status engine_tables_new(struct sy_engine *e, struct sy_shape shape, struct s
     e->out = sy_new_array(env, (size_t)shape.out, sizeof *e->out);
     e->scratch = sy_new(env, sy_sample_scratch_bytes(e->plan.info.n_vocab));
     if (!e->running || !e->batch_seq || !e->copy || !e->out || !e->scratch) return sy_fail(err, SY_ENOMEM, "no memory for the engine");
-    if (e->opt.trace) {
-        e->trace = fopen(e->opt.trace, "w");
-        if (!e->trace) return sy_fail(err, SY_EIO, "--trace: cannot write '%s': %s", e->opt.trace, strerror(errno));
-    }
-    return SY_OK;
+    return trace_open(e, err);
 }
 
 void engine_tables_free(struct sy_engine *e)

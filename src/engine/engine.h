@@ -33,6 +33,9 @@ struct sy_engine_opt {            /* zero everywhere is a sensible default */
     enum sy_scheduling scheduling;
     bool no_prefix_cache;
     const char *trace;            /* file that records arrivals and steps; NULL: none */
+    /* Told of each sequence of a step that ran, before the step's events; NULL: not wanted. */
+    void (*on_batch)(void *ctx, uint64_t request, int32_t sample, int32_t n_tok);
+    void *on_batch_ctx;
 };
 SY_CHECK sy_status sy_engine_new(const struct sy_env *, const struct sy_engine_opt *, struct sy_engine **out,
                                  struct sy_err *);
@@ -83,6 +86,7 @@ struct sy_request {               /* all borrowed for the call of submit, but fo
     const int32_t *prompt;
     int32_t n_prompt;             /* >= 1 */
     int32_t n_max;                /* tokens to generate; 0 only with on_logits */
+    const int32_t *n_max_each;    /* [n_sample] the same by answer, 1..n_max, for replay; NULL: n_max for all */
     int32_t n_min;                /* end tokens are barred before that many */
     int32_t n_sample;             /* answers to the one prompt, computed once; 0: 1. Answer i draws with seed + i */
     int32_t priority;             /* lower runs first; then by arrival */

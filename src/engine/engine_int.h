@@ -76,6 +76,7 @@ struct sy_engine {
     struct seq *wait;             /* by (priority, id) */
     struct seq **running;         /* [seq_max], by (priority, id) */
     int32_t n_running;
+    int32_t n_batch_left;         /* static scheduling: waiting ones that belong to the batch that runs */
     uint64_t next_id;
 
     struct sy_batch batch;
@@ -104,6 +105,7 @@ void sched_fill(struct sy_engine *);                   /* decides the step and w
 void sched_fork(struct sy_engine *, struct seq *);     /* its prompt is done: the siblings start from it */
 void sched_measure(struct sy_engine *, uint64_t step_ns);
 /* trace.c */
-void trace_arrive(struct sy_engine *, const struct seq_request *, const struct seq *);
+SY_CHECK sy_status trace_open(struct sy_engine *, struct sy_err *);
+void trace_arrive(struct sy_engine *, const struct seq_request *, const struct seq *, bool scored);
 void trace_step(struct sy_engine *, uint64_t end_ns);
 void trace_end(struct sy_engine *, const struct seq *, enum sy_finish);

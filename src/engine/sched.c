@@ -298,13 +298,20 @@ static void fill_decodes(struct sy_engine *e)
     }
 }
 
+/* A static batch is whoever waited when it began; it may take several steps to get through the door. */
+static bool may_join(const struct sy_engine *e)
+{
+    if (!e->wait || e->n_running >= e->plan.seq_max) return false;
+    return e->opt.scheduling == SY_CONTINUOUS || e->n_batch_left > 0;
+}
+
 void sched_fill(struct sy_engine *e)
 {
     struct sy_batch *b = &e->batch;
     b->n_tok = b->n_seq = b->n_out = e->n_prefill = e->n_copy = 0;
     e->has_decode = false;
     uint64_t preempted = e->stats.n_preempt_recompute + e->stats.n_preempt_swap;
-    bool open = e->opt.scheduling == SY_CONTINUOUS || e->n_running == 0;
+    if (e->n_running == 0) e->n_batch_left = e->n_wait < e->plan.seq_max ? e->n_wait : e->plan.seq_max;
     fill_decodes(e);
     int32_t budget = chunk_budget(e);
     for (int32_t i = 0; i < e->n_running && budget > 0; i++) {
@@ -316,9 +323,10 @@ void sched_fill(struct sy_engine *e)
         budget -= n;
     }
     if (e->stats.n_preempt_recompute + e->stats.n_preempt_swap != preempted) return; /* no room for anybody new */
-    while (open && e->wait && e->n_running < e->plan.seq_max && budget > 0 && b->n_tok < b->shape.tok && b->n_out < b->shape.out) {
+    while (may_join(e) && budget > 0 && b->n_tok < b->shape.tok && b->n_out < b->shape.out) {
         struct seq *s = e->wait;
         if (!admit_one(e, s)) return;
+        e->n_batch_left--;
         int32_t n = room_for(e, s, budget);
         if (n <= 0) continue;
         put(e, s, n);
