@@ -102,17 +102,19 @@ static void clamp_generation(struct sy_rendered *o)
 sy_status sy_template_render(const struct sy_template *t, const struct sy_env *env, const struct sy_render *in,
                              struct sy_rendered *out, struct sy_err *err)
 {
-    struct run r = {.t = t, .env = env, .err = err, .steps_left = t->limit.steps, .now = in->now, .out = out, .line = 1};
+    struct run r = {.t = t, .env = env, .steps_left = t->limit.steps, .now = in->now, .out = out, .line = 1};
     struct chat_end end;
     *out = (struct sy_rendered){0};
     sy_buf_init(&out->text, env, t->limit.output_bytes);
     sy_buf_add(&out->text, "", 0);
     sy_arena_init(&r.arena, env, t->limit.heap_bytes);
     if (out->text.failed) sy_tpl_fail(&r, SY_ENOMEM, "no memory for the output");
-    else if (sy_tpl_chat(&r, in, &end) && sy_tpl_execute(&r) && end.on) sy_tpl_cut(&r, &end);
+    else if (!(sy_tpl_chat(&r, in, &end) && sy_tpl_execute(&r) && (!end.on || sy_tpl_cut(&r, &end))))
+        sy_tpl_fail(&r, SY_EARG, "rendering failed"); /* keeps the reason that is already there */
     clamp_generation(out);
     sy_arena_release(&r.arena);
     if (r.st != SY_OK) sy_rendered_release(out, env);
+    if (r.st != SY_OK && err) *err = r.error;
     return r.st;
 }
 

@@ -34,7 +34,8 @@ enum { COUNT, INDEX };
 
 static bool m_search(struct run *r, int op, const struct val *arg, struct val *out)
 {
-    const struct list *l = arg[0].list;
+    const struct list *l = sy_tpl_to_list(r, &arg[0]);
+    if (!l) return false;
     int64_t n = (int64_t)l->n, from = 0, to = n, count = 0;
     if (op == INDEX && ((arg[2].kind != V_MISSING && !sy_tpl_index(&arg[2], &from)) ||
                         (arg[3].kind != V_MISSING && !sy_tpl_index(&arg[3], &to))))
@@ -108,6 +109,7 @@ static const struct method_def *find_method(const struct val *v, const struct st
     case V_STR: return sy_tpl_str_method(name->at, name->n);
     case V_DICT: m = dict_methods; break;
     case V_LIST: m = list_methods; break;
+    case V_RANGE:
     case V_TUPLE: m = tuple_methods; break;
     case V_FLOAT: m = float_methods; break;
     case V_INT: m = int_methods; break;
@@ -275,7 +277,7 @@ bool sy_tpl_item(struct run *r, const struct val *v, const struct val *key, stru
 /* ---- slices ------------------------------------------------------------------------------------------------------------- */
 
 struct slice {
-    int64_t start, step;
+    int64_t start, stop, step;
     size_t n; /* how many */
 };
 
@@ -298,7 +300,7 @@ static bool slice_indices(struct run *r, const struct val bound[3], size_t len, 
         else if (v[i] > hi) v[i] = hi;
     }
     int64_t span = down ? v[0] - v[1] : v[1] - v[0], size = down ? -v[2] : v[2];
-    *s = (struct slice){v[0], v[2], span > 0 ? (size_t)((span - 1) / size + 1) : 0};
+    *s = (struct slice){v[0], v[1], v[2], span > 0 ? (size_t)((span - 1) / size + 1) : 0};
     return true;
 }
 
@@ -341,7 +343,8 @@ bool sy_tpl_slice(struct run *r, const struct val *v, const struct val bound[3],
         if (!g) return false;
         __int128 start = v->range->start + (__int128)v->range->step * c.start, step = (__int128)v->range->step * c.step;
         if (step > INT64_MAX || step < INT64_MIN) step = step > 0 ? INT64_MAX : INT64_MIN; /* then n is 1 at most */
-        *g = (struct range){(int64_t)start, (int64_t)(start + step * (__int128)c.n), (int64_t)step, c.n};
+        __int128 stop = v->range->start + (__int128)v->range->step * c.stop;
+        *g = (struct range){(int64_t)start, (int64_t)stop, (int64_t)step, c.n};
         *out = (struct val){.kind = V_RANGE, .taint = v->taint, .range = g};
         return true;
     }

@@ -133,7 +133,8 @@ static bool f_truncate(struct run *r, const struct val *arg, struct val *out)
     static const struct str dots = {.at = "...", .n = 3, .n_char = 3, .trust = TRUSTED};
     static const struct str space = {.at = " ", .n = 1, .n_char = 1, .trust = TRUSTED};
     int64_t length = 255, leeway = 5;
-    if (!need_text(r, "truncate", &arg[0]) || (given(&arg[3]) && !need_text(r, "truncate", &arg[3]))) return false;
+    size_t n;
+    if (!sy_tpl_len(r, &arg[0], &n) || (given(&arg[3]) && !need_text(r, "truncate", &arg[3]))) return false;
     const struct str *s = arg[0].s, *end = given(&arg[3]) ? arg[3].s : &dots;
     if ((given(&arg[1]) && !sy_tpl_index(&arg[1], &length)) ||
         (given(&arg[4]) && arg[4].kind != V_NONE && !sy_tpl_index(&arg[4], &leeway)))
@@ -141,7 +142,11 @@ static bool f_truncate(struct run *r, const struct val *arg, struct val *out)
     int64_t n_end = (int64_t)sy_tpl_chars(r, end);
     if (length < n_end || leeway < 0)
         return sy_tpl_fail(r, SY_EARG, "truncate: the length must not be below that of the end mark, nor the leeway below 0");
-    if ((int64_t)sy_tpl_chars(r, s) <= length + leeway) return give(s, out);
+    if ((int64_t)n <= length + leeway) {
+        *out = arg[0]; /* of whatever type: jinja2 looks no closer */
+        return true;
+    }
+    if (!need_text(r, "truncate", &arg[0])) return false;
     const struct str *head = sy_tpl_part(r, s, 0, sy_tpl_offset(r, s, (size_t)(length - n_end)));
     if (head && !sy_tpl_truth(&arg[2])) {
         struct val sep[2] = {sy_tpl_of_str(&space), sy_tpl_int(1, false)}, words;
@@ -297,7 +302,8 @@ static bool f_filesizeformat(struct run *r, const struct val *arg, struct val *o
     static const char *const binary[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"};
     struct val number = {0};
     char text[400];
-    if (!f_float(r, (const struct val[]){arg[0], {.kind = V_MISSING}}, &number)) return false;
+    if (!f_float(r, (const struct val[]){arg[0], {.kind = V_NONE}}, &number)) return false;
+    if (number.kind == V_NONE) return sy_tpl_fail(r, SY_EARG, "filesizeformat needs a number, found '%s'", sy_tpl_type(&arg[0]));
     bool is_binary = sy_tpl_truth(&arg[1]);
     double base = is_binary ? 1024 : 1000, v = number.f, unit = base;
     size_t i = 0;

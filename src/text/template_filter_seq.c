@@ -1,10 +1,33 @@
 /* template_filter_seq.c - jinja2's filters over sequences. Those that are generators there give a V_ITER here: made at
- * once, but used up by whoever walks over it, and without a length. */
+ * once, but used up by whoever walks over it, without a length, and failing for whoever gets to where it failed. */
 #include <string.h>
 
 #include "text/template_int.h"
 
 static bool given(const struct val *v) { return v->kind != V_MISSING && v->kind != V_NONE; }
+
+/* A generator of what `l` got before it was full or, if not `good`, before something failed. depth: as it was then. */
+static bool generator(struct run *r, bool good, struct list *l, int depth, bool taint, struct val *out)
+{
+    static const char what[] = "generator";
+    if (good) return sy_tpl_iter(r, l, what, taint, out);
+    if (r->st != SY_EARG || !r->steps_left) return false;
+    r->st = SY_OK;
+    r->depth = depth;
+    char *why = sy_arena_text(&r->arena, r->error.msg, strlen(r->error.msg));
+    if (!why) return sy_tpl_fail(r, SY_ENOMEM, "no memory for a message");
+    if ((!l && !(l = sy_tpl_list(r, 0))) || !sy_tpl_iter(r, l, what, taint, out)) return false;
+    out->iter->error = why;
+    return true;
+}
+
+/* An empty list with room for n items. */
+static struct list *room(struct run *r, size_t n)
+{
+    struct list *l = sy_tpl_list(r, n);
+    if (l) l->n = 0;
+    return l;
+}
 
 /* ---- attributes by path: "a.b.0" ------------------------------------------------------------------------------------- */
 
@@ -80,54 +103,71 @@ static bool map_path(struct run *r, const struct args *args, struct path *p)
     return path_of(r, attribute, p);
 }
 
-static bool f_map(struct run *r, const struct val *value, const struct args *args, struct val *out)
+static bool map(struct run *r, const struct val *value, const struct args *args, struct list **l)
 {
     struct path p = {0};
     const struct filter *f = NULL;
-    struct list *in = &(struct list){0};
-    if (sy_tpl_truth(value)) {
-        if (!(args->n ? named_filter(r, &args->at[0], &f) : map_path(r, args, &p))) return false;
-        if (!(in = sy_tpl_to_list(r, value))) return false;
+    struct list *in;
+    if (!sy_tpl_truth(value)) return (*l = room(r, 0)) != NULL;
+    if (!(args->n ? named_filter(r, &args->at[0], &f) : map_path(r, args, &p))) return false;
+    if (!(in = sy_tpl_to_list(r, value)) || !(*l = room(r, in->n))) return false;
+    struct args rest = {.at = args->n ? args->at + 1 : NULL, .n = args->n ? args->n - 1 : 0, .kw = args->kw,
+                        .n_kw = args->n_kw};
+    for (size_t i = 0; i < in->n; i++) {
+        struct val *to = &(*l)->at[i];
+        if (!(f ? sy_tpl_filter_call(r, f, &in->at[i], &rest, to) : follow(r, &p, &in->at[i], to))) return false;
+        (*l)->n++;
     }
-    struct list *l = sy_tpl_list(r, in->n);
-    struct args rest = {.at = args->n ? args->at + 1 : NULL, .n = args->n ? args->n - 1 : 0, .kw = args->kw, .n_kw = args->n_kw};
-    for (size_t i = 0; l && i < in->n; i++)
-        if (!(f ? sy_tpl_filter_call(r, f, &in->at[i], &rest, &l->at[i]) : follow(r, &p, &in->at[i], &l->at[i]))) return false;
-    return sy_tpl_iter(r, l, "generator", sy_tpl_tainted(value), out);
+    return true;
 }
 
-static bool choose(struct run *r, const struct val *value, const struct args *args, bool by_attr, bool want, struct val *out)
+static bool f_map(struct run *r, const struct val *value, const struct args *args, struct val *out)
+{
+    struct list *l = NULL;
+    int depth = r->depth;
+    bool good = map(r, value, args, &l);
+    return generator(r, good, l, depth, sy_tpl_tainted(value), out);
+}
+
+static bool named_test(struct run *r, const struct val *name, const struct test **t)
+{
+    *t = name->kind == V_STR ? sy_tpl_test_find(name->s->at, name->s->n) : NULL;
+    if (*t) return true;
+    if (name->kind != V_STR) return sy_tpl_fail(r, SY_EARG, "select and reject need the name of a test");
+    return sy_tpl_fail(r, SY_EARG, "no test named '%.*s'", (int)(name->s->n < 60 ? name->s->n : 60), name->s->at);
+}
+
+static bool select_into(struct run *r, const struct val *value, const struct args *args, bool by_attr, bool want,
+                        struct list **l)
 {
     struct path p = {0};
     const struct test *test = NULL;
-    struct list *in = &(struct list){0};
+    struct list *in;
     size_t off = by_attr ? 1 : 0;
-    if (sy_tpl_truth(value)) {
-        if (args->n < off) return sy_tpl_fail(r, SY_EARG, "selectattr and rejectattr need the name of an attribute");
-        if (by_attr && !path_of(r, &args->at[0], &p)) return false;
-        if (args->n > off) {
-            const struct val *name = &args->at[off];
-            test = name->kind == V_STR ? sy_tpl_test_find(name->s->at, name->s->n) : NULL;
-            if (!test)
-                return sy_tpl_fail(r, SY_EARG, "no test named '%.*s'", name->kind == V_STR ? (int)name->s->n : 1,
-                                   name->kind == V_STR ? name->s->at : "?");
-        }
-        if (!(in = sy_tpl_to_list(r, value))) return false;
-    }
-    struct list *l = sy_tpl_list(r, in->n);
+    if (!sy_tpl_truth(value)) return (*l = room(r, 0)) != NULL;
+    if (args->n < off) return sy_tpl_fail(r, SY_EARG, "selectattr and rejectattr need the name of an attribute");
+    if (by_attr && !path_of(r, &args->at[0], &p)) return false;
+    if (args->n > off && !named_test(r, &args->at[off], &test)) return false;
+    if (!(in = sy_tpl_to_list(r, value)) || !(*l = room(r, in->n))) return false;
     size_t used = args->n > off ? off + 1 : args->n;
     struct args rest = {.at = used ? args->at + used : NULL, .n = args->n - used, .kw = args->kw, .n_kw = args->n_kw};
-    if (!l) return false;
-    l->n = 0;
     for (size_t i = 0; i < in->n; i++) {
         struct val v;
         bool yes;
         if (!sy_tpl_spend(r, 1) || !follow(r, &p, &in->at[i], &v)) return false;
         if (!test) yes = sy_tpl_truth(&v);
         else if (!sy_tpl_test_call(r, test, &v, &rest, &yes)) return false;
-        if (yes == want) l->at[l->n++] = in->at[i];
+        if (yes == want) (*l)->at[(*l)->n++] = in->at[i];
     }
-    return sy_tpl_iter(r, l, "generator", sy_tpl_tainted(value), out);
+    return true;
+}
+
+static bool choose(struct run *r, const struct val *value, const struct args *args, bool by_attr, bool want, struct val *out)
+{
+    struct list *l = NULL;
+    int depth = r->depth;
+    bool good = select_into(r, value, args, by_attr, want, &l);
+    return generator(r, good, l, depth, sy_tpl_tainted(value), out);
 }
 
 static bool f_select(struct run *r, const struct val *v, const struct args *a, struct val *out)
@@ -159,9 +199,12 @@ static bool f_length(struct run *r, const struct val *arg, struct val *out)
 
 static bool f_list(struct run *r, const struct val *arg, struct val *out)
 {
-    struct list *l = sy_tpl_to_list(r, &arg[0]);
-    if (l) *out = sy_tpl_of_list(V_LIST, l, sy_tpl_tainted(&arg[0]));
-    return l != NULL;
+    struct list *l = sy_tpl_to_list(r, &arg[0]), *copy = l ? sy_tpl_list(r, 0) : NULL;
+    if (!copy) return false;
+    copy->n = l->n; /* another list of the same items */
+    copy->at = l->at;
+    *out = sy_tpl_of_list(V_LIST, copy, sy_tpl_tainted(&arg[0]));
+    return true;
 }
 
 static bool f_first(struct run *r, const struct val *arg, struct val *out)
@@ -202,13 +245,21 @@ static bool f_reverse(struct run *r, const struct val *arg, struct val *out)
     return true;
 }
 
+static bool items(struct run *r, const struct val *v, struct list **l)
+{
+    if (v->kind == V_UNDEF) return (*l = room(r, 0)) != NULL;
+    if (v->kind != V_DICT) return sy_tpl_fail(r, SY_EARG, "items: expected a mapping, found '%s'", sy_tpl_type(v));
+    struct view items_of = {v->dict, VIEW_ITEMS};
+    struct val view = {.kind = V_VIEW, .taint = v->taint, .view = &items_of};
+    return (*l = sy_tpl_to_list(r, &view)) != NULL;
+}
+
 static bool f_items(struct run *r, const struct val *arg, struct val *out)
 {
-    if (arg[0].kind == V_UNDEF) return sy_tpl_iter(r, sy_tpl_list(r, 0), "generator", false, out);
-    if (arg[0].kind != V_DICT) return sy_tpl_fail(r, SY_EARG, "items: expected a mapping, found '%s'", sy_tpl_type(&arg[0]));
-    struct view items = {arg[0].dict, VIEW_ITEMS};
-    struct val view = {.kind = V_VIEW, .taint = arg[0].taint, .view = &items};
-    return sy_tpl_iter(r, sy_tpl_to_list(r, &view), "generator", arg[0].taint, out);
+    struct list *l = NULL;
+    int depth = r->depth;
+    bool good = items(r, &arg[0], &l);
+    return generator(r, good, l, depth, arg[0].taint, out);
 }
 
 static bool f_join(struct run *r, const struct val *arg, struct val *out)
@@ -295,20 +346,27 @@ static bool f_dictsort(struct run *r, const struct val *arg, struct val *out)
     return sy_tpl_sort(r, l->at, key, l->n, sy_tpl_truth(&arg[3]));
 }
 
-static bool f_unique(struct run *r, const struct val *arg, struct val *out)
+static bool unique(struct run *r, const struct val *arg, struct list **l)
 {
     struct path p = {.ignore_case = !sy_tpl_truth(&arg[1])};
     struct dict *seen = sy_tpl_dict(r, 0);
-    struct list *in = sy_tpl_to_list(r, &arg[0]), *l = in ? sy_tpl_list(r, in->n) : NULL;
-    if (!l || !seen || !path_of(r, &arg[2], &p)) return false;
-    l->n = 0;
+    struct list *in = sy_tpl_to_list(r, &arg[0]);
+    if (!seen || !in || !(*l = room(r, in->n)) || !path_of(r, &arg[2], &p)) return false;
     for (size_t i = 0; i < in->n; i++) {
         struct val key;
         size_t before = seen->n;
         if (!follow(r, &p, &in->at[i], &key) || !sy_tpl_dict_set(r, seen, &key, &key)) return false;
-        if (seen->n > before) l->at[l->n++] = in->at[i];
+        if (seen->n > before) (*l)->at[(*l)->n++] = in->at[i];
     }
-    return sy_tpl_iter(r, l, "generator", sy_tpl_tainted(&arg[0]), out);
+    return true;
+}
+
+static bool f_unique(struct run *r, const struct val *arg, struct val *out)
+{
+    struct list *l = NULL;
+    int depth = r->depth;
+    bool good = unique(r, arg, &l);
+    return generator(r, good, l, depth, sy_tpl_tainted(&arg[0]), out);
 }
 
 static bool extreme(struct run *r, const struct val *arg, bool max, struct val *out)
@@ -352,27 +410,43 @@ static bool f_sum(struct run *r, const struct val *arg, struct val *out)
 
 /* ---- grouping ---------------------------------------------------------------------------------------------------------------- */
 
-static bool f_batch(struct run *r, const struct val *arg, struct val *out)
+static bool add_row(struct run *r, struct list *l, const struct list *in, size_t from, size_t have, size_t want,
+                    const struct val *fill, bool taint)
+{
+    struct list *row = sy_tpl_spend(r, want + 1) ? sy_tpl_list(r, want) : NULL;
+    if (!row) return false;
+    for (size_t k = 0; k < want; k++) row->at[k] = k < have ? in->at[from + k] : *fill;
+    l->at[l->n++] = sy_tpl_of_list(V_LIST, row, taint);
+    return true;
+}
+
+static bool batch(struct run *r, const struct val *arg, struct list **l)
 {
     int64_t size;
     struct list *in = sy_tpl_to_list(r, &arg[0]);
     if (!in) return false;
     if (!sy_tpl_index(&arg[1], &size)) return sy_tpl_fail(r, SY_EARG, "batch: the size must be an integer");
-    if (size > SY_TPL_RANGE_MAX && given(&arg[2])) return sy_tpl_fail(r, SY_ENOMEM, "batch: more than %d items", SY_TPL_RANGE_MAX);
+    if (size > SY_TPL_RANGE_MAX && given(&arg[2]))
+        return sy_tpl_fail(r, SY_ENOMEM, "batch: more than %d items", SY_TPL_RANGE_MAX);
     size_t by = size > 0 ? (size_t)size : SIZE_MAX / 2, n = in->n ? (in->n - 1) / by + 1 : 0;
-    struct list *l = sy_tpl_list(r, n);
-    for (size_t i = 0; l && i < n; i++) {
+    if (!(*l = room(r, n))) return false;
+    for (size_t i = 0; i < n; i++) {
         size_t have = in->n - i * by < by ? in->n - i * by : by;
         size_t want = given(&arg[2]) && size > 0 ? by : have;
-        struct list *row = sy_tpl_spend(r, want) ? sy_tpl_list(r, want) : NULL;
-        if (!row) return false;
-        for (size_t k = 0; k < want; k++) row->at[k] = k < have ? in->at[i * by + k] : arg[2];
-        l->at[i] = sy_tpl_of_list(V_LIST, row, sy_tpl_tainted(&arg[0]));
+        if (!add_row(r, *l, in, i * by, have, want, &arg[2], sy_tpl_tainted(&arg[0]))) return false;
     }
-    return sy_tpl_iter(r, l, "generator", sy_tpl_tainted(&arg[0]), out);
+    return true;
 }
 
-static bool f_slice(struct run *r, const struct val *arg, struct val *out)
+static bool f_batch(struct run *r, const struct val *arg, struct val *out)
+{
+    struct list *l = NULL;
+    int depth = r->depth;
+    bool good = batch(r, arg, &l);
+    return generator(r, good, l, depth, sy_tpl_tainted(&arg[0]), out);
+}
+
+static bool slice(struct run *r, const struct val *arg, struct list **l)
 {
     int64_t slices;
     struct list *in = sy_tpl_to_list(r, &arg[0]);
@@ -382,16 +456,21 @@ static bool f_slice(struct run *r, const struct val *arg, struct val *out)
     if (slices > SY_TPL_RANGE_MAX) return sy_tpl_fail(r, SY_ENOMEM, "slice: more than %d slices", SY_TPL_RANGE_MAX);
     if (slices < 0) slices = 0;
     size_t n = (size_t)slices, each = n ? in->n / n : 0, extra = n ? in->n % n : 0, from = 0;
-    struct list *l = sy_tpl_list(r, n);
-    for (size_t i = 0; l && i < n; i++) {
+    if (!(*l = room(r, n))) return false;
+    for (size_t i = 0; i < n; i++) {
         size_t have = each + (i < extra), want = have + (given(&arg[2]) && i >= extra);
-        struct list *row = sy_tpl_spend(r, want + 1) ? sy_tpl_list(r, want) : NULL;
-        if (!row) return false;
-        for (size_t k = 0; k < want; k++) row->at[k] = k < have ? in->at[from + k] : arg[2];
+        if (!add_row(r, *l, in, from, have, want, &arg[2], sy_tpl_tainted(&arg[0]))) return false;
         from += have;
-        l->at[i] = sy_tpl_of_list(V_LIST, row, sy_tpl_tainted(&arg[0]));
     }
-    return sy_tpl_iter(r, l, "generator", sy_tpl_tainted(&arg[0]), out);
+    return true;
+}
+
+static bool f_slice(struct run *r, const struct val *arg, struct val *out)
+{
+    struct list *l = NULL;
+    int depth = r->depth;
+    bool good = slice(r, arg, &l);
+    return generator(r, good, l, depth, sy_tpl_tainted(&arg[0]), out);
 }
 
 static bool group(struct run *r, const struct list *items, size_t from, size_t to, const struct path *p, struct val *out)

@@ -98,6 +98,7 @@ struct iter { /* a generator: what is left of a list; no length, always true */
     struct list *list;
     size_t at;
     const char *what;
+    const char *error; /* what failed behind the list's last item: told to whoever gets there */
 };
 struct undef {
     const struct str *name;
@@ -270,7 +271,7 @@ struct run {
     const struct sy_template *t;
     struct sy_arena arena;
     const struct sy_env *env;
-    struct sy_err *err;
+    struct sy_err error;
     sy_status st;
     uint64_t steps_left;
     int depth, calls, line;

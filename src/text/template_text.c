@@ -88,8 +88,8 @@ static bool quoted(struct writer *w, const struct str *s)
 {
     char quote[2] = "\"", esc[16];
     if (!w->how) quote[0] = memchr(s->at, '\'', s->n) && !memchr(s->at, '"', s->n) ? '"' : '\'';
-    bool trusted = sy_tpl_trusted(s);
-    if (!put(w, quote, trusted)) return false;
+    bool trusted = sy_tpl_trusted(s), markup = s->markup && !w->how;
+    if ((markup && !put(w, "Markup(", trusted)) || !put(w, quote, trusted)) return false;
     sy_tpl_cost(w->r, s->n / 8);
     size_t plain = 0;
     for (size_t i = 0, len; i < s->n; i += len) {
@@ -102,7 +102,8 @@ static bool quoted(struct writer *w, const struct str *s)
         if (!sy_tpl_add_part(w->r, w->st, s, plain, i - plain) || !sy_tpl_add(w->r, w->st, esc, n, own)) return false;
         plain = i + len;
     }
-    return sy_tpl_add_part(w->r, w->st, s, plain, s->n - plain) && put(w, quote, trusted);
+    return sy_tpl_add_part(w->r, w->st, s, plain, s->n - plain) && put(w, quote, trusted) &&
+           (!markup || put(w, ")", trusted));
 }
 
 /* ---- scalars -------------------------------------------------------------------------------------------------------- */

@@ -15,7 +15,7 @@ bool sy_tpl_fail(struct run *r, sy_status st, const char *fmt, ...)
     vsnprintf(msg, sizeof msg, fmt, ap);
     va_end(ap);
     msg[sy_utf8_whole(msg, strlen(msg))] = 0;
-    r->st = sy_fail(r->err, st, "chat template, line %d: %s", r->line, msg);
+    r->st = sy_fail(&r->error, st, "chat template, line %d: %s", r->line, msg);
     return false;
 }
 
@@ -502,6 +502,10 @@ bool sy_tpl_next(struct run *r, struct walk *w, struct val *out, bool *more)
     size_t i = w->i;
     if (v->kind == V_ITER) i = v->iter->at;
     *more = i < w->n;
+    if (!*more && v->kind == V_ITER && v->iter->error) {
+        r->st = sy_fail(&r->error, SY_EARG, "%s", v->iter->error);
+        return false;
+    }
     if (!*more) return true;
     w->i++;
     switch (v->kind) {
@@ -534,7 +538,8 @@ struct list *sy_tpl_to_list(struct run *r, const struct val *v)
     bool more = true;
     for (size_t i = 0; l && i < n; i++)
         if (!sy_tpl_next(r, &w, &l->at[i], &more)) return NULL;
-    return l;
+    struct val none;
+    return l && sy_tpl_next(r, &w, &none, &more) ? l : NULL; /* a generator may fail at its end */
 }
 
 bool sy_tpl_index(const struct val *v, int64_t *out)
