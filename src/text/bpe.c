@@ -28,7 +28,7 @@ struct node { /* a symbol in the long way */
     int32_t to;
 };
 
-/* ---- building ---------------------------------------------------------------------------------------------- */
+/* ---- building ---------------------------------------------------------------------------------------- */
 
 sy_status sy_bpe_merges_init(struct bpe *b, const struct sy_env *env, size_t n, struct sy_err *err)
 {
@@ -74,7 +74,10 @@ static unsigned last_class(const char *s, size_t n)
     return first_class(s + at, n - at);
 }
 
-static void set_join(struct bpe *b, unsigned last, unsigned first) { b->joins[last << 5 | first >> 3] |= 1u << (first & 7); }
+static void set_join(struct bpe *b, unsigned last, unsigned first)
+{
+    b->joins[last << 5 | first >> 3] |= 1u << (first & 7);
+}
 static bool can_join(const struct bpe *b, unsigned last, unsigned first)
 {
     return b->joins[last << 5 | first >> 3] >> (first & 7) & 1;
@@ -83,6 +86,17 @@ static bool can_join(const struct bpe *b, unsigned last, unsigned first)
 static sy_status merge_refused(struct sy_err *err, uint32_t rank, const char *s, size_t n)
 {
     return sy_fail(err, SY_EFORMAT, "merge %u: '%.*s' is not in the vocabulary", rank, (int)(n < 80 ? n : 80), s);
+}
+
+/* Vocabularies mostly list tokens in the order in which merges make them: looking there first saves a third of the
+ * look-ups of loading. */
+static struct vocab_entry next_token(const struct bpe *b, const struct vocab *v, const char *s, size_t n)
+{
+    int32_t id = b->last_id + 1;
+    if (vocab_has(v, id) && (v->flags[id] & (TOKEN_MODEL | TOKEN_ADDED)) == TOKEN_MODEL && v->token[id].len == n &&
+        !memcmp(v->text + v->token[id].off, s, n))
+        return (struct vocab_entry){s, n, id, TOKEN_MODEL};
+    return sy_vocab_entry(v, s, n);
 }
 
 sy_status sy_bpe_merge_add(struct bpe *b, const struct vocab *v, uint32_t rank, const char *a, size_t n_a,
@@ -94,12 +108,13 @@ sy_status sy_bpe_merge_add(struct bpe *b, const struct vocab *v, uint32_t rank, 
     char joined[2 * TOKEN_BYTES_MAX];
     memcpy(joined, a, n_a);
     memcpy(joined + n_a, c + b->n_prefix, n_c - b->n_prefix);
-    struct vocab_entry to = sy_vocab_entry(v, joined, n_a + n_c - b->n_prefix);
+    struct vocab_entry to = next_token(b, v, joined, n_a + n_c - b->n_prefix);
     if (to.id < 0) return merge_refused(err, rank, joined, n_a + n_c - b->n_prefix);
     if (!flags_usable(to.flags)) return SY_OK; /* text never becomes a control token */
     struct bpe_merge *m = merge_slot(b, pair_key(left, right));
     if (!m) return sy_fail(err, SY_EFORMAT, "the merges collide in a hash table beyond reason");
     *m = (struct bpe_merge){pair_key(left, right), rank, to.id};
+    b->last_id = to.id;
     set_join(b, last_class(a, n_a), first_class(c, n_c));
     return SY_OK;
 }
@@ -119,7 +134,7 @@ void sy_bpe_finish(struct sy_tokenizer *t)
     }
 }
 
-/* ---- merging ------------------------------------------------------------------------------------------------ */
+/* ---- merging ----------------------------------------------------------------------------------------- */
 
 /* Ranks order scores downwards; the bits of a float, made monotone. */
 static uint32_t score_rank(float score)
@@ -200,7 +215,8 @@ static sy_status merge_heap(struct work *w, const char *s, struct sym *y, size_t
     size_t n = *n_sym;
     w->node.n = w->heap.n = 0;
     /* Each merge makes at most two new pairs and removes one symbol. */
-    if (!sy_vec_room(w->env, &w->node, n, sizeof(struct node)) || !sy_vec_room(w->env, &w->heap, 3 * n, sizeof(uint64_t)))
+    if (!sy_vec_room(w->env, &w->node, n, sizeof(struct node)) ||
+        !sy_vec_room(w->env, &w->heap, 3 * n, sizeof(uint64_t)))
         return fail_memory(err, "a long word");
     struct node *d = w->node.at;
     uint64_t *h = w->heap.at;
@@ -266,7 +282,7 @@ static sy_status merge_long(struct work *w, const char *s, struct sym *y, size_t
     return SY_OK;
 }
 
-/* ---- from text to symbols -------------------------------------------------------------------------------------- */
+/* ---- from text to symbols ---------------------------------------------------------------------------- */
 
 /* The character s[0..len) with the model's affixes, looked up. */
 static int32_t char_id(struct work *w, const char *s, size_t len, bool first, bool last)
@@ -358,7 +374,8 @@ sy_status sy_bpe_encode(struct work *w, const char *s, size_t n, struct sy_err *
     int32_t whole = whole_word(w, s, n);
     if (whole >= 0) return sy_ids_push(w->out, whole, err);
     w->sym.n = 0;
-    if (w->sym.cap < n && !sy_vec_room(w->env, &w->sym, n, sizeof(struct sym))) return fail_memory(err, "a long word");
+    if (w->sym.cap < n && !sy_vec_room(w->env, &w->sym, n, sizeof(struct sym)))
+        return fail_memory(err, "a long word");
     struct sym *y = w->sym.at;
     size_t m = first_symbols(w, s, n, y);
     if (w->word.failed) return fail_memory(err, "a long word");

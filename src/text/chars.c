@@ -5,14 +5,11 @@
 
 bool sy_char_is_space(uint32_t c)
 {
-    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-           c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-static utf8proc_category_t category(uint32_t c)
-{
-    return utf8proc_category((utf8proc_int32_t)c);
-}
+static utf8proc_category_t category(uint32_t c) { return utf8proc_category((utf8proc_int32_t)c); }
 
 bool sy_char_is_number(uint32_t c)
 {
@@ -24,7 +21,8 @@ bool sy_char_is_number(uint32_t c)
 bool sy_char_is_punctuation(uint32_t c)
 {
     if (c < 0x80)
-        return (c >= 0x21 && c <= 0x2f) || (c >= 0x3a && c <= 0x40) || (c >= 0x5b && c <= 0x60) || (c >= 0x7b && c <= 0x7e);
+        return (c >= 0x21 && c <= 0x2f) || (c >= 0x3a && c <= 0x40) || (c >= 0x5b && c <= 0x60) ||
+               (c >= 0x7b && c <= 0x7e);
     utf8proc_category_t k = category(c);
     return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
 }
@@ -35,15 +33,12 @@ bool sy_char_is_mark(uint32_t c)
     return k >= UTF8PROC_CATEGORY_MN && k <= UTF8PROC_CATEGORY_ME;
 }
 
-bool sy_char_is_nonspacing(uint32_t c)
-{
-    return category(c) == UTF8PROC_CATEGORY_MN;
-}
+bool sy_char_is_nonspacing(uint32_t c) { return category(c) == UTF8PROC_CATEGORY_MN; }
 
 bool sy_char_is_other(uint32_t c)
 {
     utf8proc_category_t k = category(c);
-    return k == UTF8PROC_CATEGORY_CN || (k >= UTF8PROC_CATEGORY_CC && k <= UTF8PROC_CATEGORY_CO);
+    return k >= UTF8PROC_CATEGORY_CC && k <= UTF8PROC_CATEGORY_CO;
 }
 
 bool sy_char_is_cjk(uint32_t c)

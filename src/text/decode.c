@@ -7,10 +7,10 @@
 
 static const char bad_char[] = "\xef\xbf\xbd"; /* U+FFFD */
 
-/* ---- operations on one token's text --------------------------------------------------------------------------- */
+/* ---- operations on one token's text ------------------------------------------------------------------ */
 
-static void replace_text(struct sy_buf *to, const char *s, size_t n, const char *from, size_t n_from, const char *with,
-                         size_t n_with)
+static void replace_text(struct sy_buf *to, const char *s, size_t n, const char *from, size_t n_from,
+                         const char *with, size_t n_with)
 {
     for (size_t i = 0; i < n;) {
         const char *at = memmem(s + i, n - i, from, n_from);
@@ -33,8 +33,8 @@ static void strip(const struct dec_op *op, const char **s, size_t *n)
 static void cleanup(struct sy_buf *text, struct sy_buf *side)
 {
     static const char *const pairs[][2] = {
-        {" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"}, {" 'm", "'m"},
-        {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"},
+        {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},    {" n't", "n't"},
+        {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"},
     };
     for (size_t i = 0; i < SY_COUNT(pairs); i++) {
         sy_buf_clear(side);
@@ -45,9 +45,13 @@ static void cleanup(struct sy_buf *text, struct sy_buf *side)
     }
 }
 
+enum place { PLACE_INSIDE, PLACE_FIRST, PLACE_LAST };
+
 /* Runs ops [lo, hi) over *text, with *side as the other buffer. */
-static void run_ops(const struct decoder *d, size_t lo, size_t hi, bool first, struct sy_buf *text, struct sy_buf *side)
+static void run_ops(const struct decoder *d, size_t lo, size_t hi, enum place at, struct sy_buf *text,
+                    struct sy_buf *side)
 {
+    bool first = at == PLACE_FIRST;
     for (size_t i = lo; i < hi; i++) {
         const struct dec_op *op = &d->op[i];
         const char *s = text->len ? text->at : "";
@@ -59,7 +63,7 @@ static void run_ops(const struct decoder *d, size_t lo, size_t hi, bool first, s
         case DEC_METASPACE:
             replace_text(side, s, n, op->from, op->n_from, " ", first && op->drop_first ? 0 : 1);
             break;
-        case DEC_SUFFIX: replace_text(side, s, n, op->from, op->n_from, " ", 1); break;
+        case DEC_SUFFIX: replace_text(side, s, n, op->from, op->n_from, " ", at != PLACE_LAST); break;
         case DEC_STRIP:
             strip(op, &s, &n);
             sy_buf_add(side, s, n);
@@ -84,23 +88,24 @@ static void run_ops(const struct decoder *d, size_t lo, size_t hi, bool first, s
     }
 }
 
-/* ---- once per token --------------------------------------------------------------------------------------------- */
+/* ---- once per token ---------------------------------------------------------------------------------- */
 
 /* The bytes behind stand-in characters; any other character makes the whole token its own bytes. */
 static void byte_level(struct sy_buf *text, const char *s, size_t n)
 {
-    size_t start = text->len;
+    char bytes[TOKEN_BYTES_MAX];
+    size_t m = 0;
     for (size_t i = 0, len; i < n; i += len) {
-        uint32_t c;
-        len = sy_utf8_next(s + i, n - i, &c);
+        uint32_t c = (unsigned char)s[i];
+        len = c < 0x80 ? 1 : sy_utf8_next(s + i, n - i, &c);
         int b = sy_char_to_byte(c);
         if (b < 0) {
-            text->len = start;
             sy_buf_add(text, s, n);
             return;
         }
-        sy_buf_char(text, (char)b);
+        bytes[m++] = (char)b;
     }
+    sy_buf_add(text, bytes, m);
 }
 
 static int hex_value(const char *s)
@@ -135,19 +140,14 @@ static void write_piece(struct sy_tokenizer *t, int32_t id, struct sy_buf *text,
     }
     sy_buf_clear(text);
     sy_buf_add(text, s, n);
-    if (d->n_op && d->op[0].kind == DEC_SUFFIX && n >= d->op[0].n_from &&
-        !memcmp(s + n - d->op[0].n_from, d->op[0].from, d->op[0].n_from)) {
-        text->len -= d->op[0].n_from;
-        t->vocab.flags[id] |= TOKEN_SPACE;
-    }
-    run_ops(d, 0, d->n_before, false, text, side);
+    run_ops(d, 0, d->n_before, PLACE_INSIDE, text, side);
     int byte = d->byte_fallback && text->len ? byte_token(text->at, text->len) : -1;
     if (byte >= 0) {
         t->vocab.flags[id] |= TOKEN_BYTE;
         sy_buf_char(&d->text, (char)byte);
         return;
     }
-    run_ops(d, d->n_before, d->n_op, false, text, side);
+    run_ops(d, d->n_before, d->n_op, PLACE_INSIDE, text, side);
     d->text.failed |= text->failed | side->failed;
     sy_buf_add(&d->text, text->at, text->len);
 }
@@ -157,7 +157,9 @@ sy_status sy_decoder_finish(struct sy_tokenizer *t, struct sy_err *err)
     struct decoder *d = &t->dec;
     struct sy_buf text, side;
     for (size_t i = 0; i < d->n_op; i++)
-        if (d->op[i].kind == DEC_WORDPIECE || d->op[i].kind == DEC_JOIN || d->op[i].drop_first) d->first_differs = true;
+        if (d->op[i].kind == DEC_WORDPIECE || d->op[i].kind == DEC_JOIN || d->op[i].drop_first)
+            d->first_differs = true;
+    d->last_differs = d->n_op && d->op[0].kind == DEC_SUFFIX;
     sy_buf_init(&text, t->env, 0);
     sy_buf_init(&side, t->env, 0);
     sy_buf_init(&d->text, t->env, UINT32_MAX);
@@ -172,7 +174,7 @@ sy_status sy_decoder_finish(struct sy_tokenizer *t, struct sy_err *err)
     return d->piece && !d->text.failed ? SY_OK : fail_memory(err, "the decoded tokens");
 }
 
-/* ---- a stream of text -------------------------------------------------------------------------------------------- */
+/* ---- a stream of text -------------------------------------------------------------------------------- */
 
 /* Everything leaves here: Strip after Fuse works on the text as a whole. */
 static void emit(struct sy_detok *k, const char *s, size_t n, struct sy_buf *out)
@@ -212,7 +214,7 @@ static void emit_made(struct sy_detok *k, const char *s, size_t n, struct sy_buf
     sy_buf_init(&text, k->tok->env, 0);
     sy_buf_init(&side, k->tok->env, 0);
     sy_buf_add(&text, s, n);
-    run_ops(d, d->n_before, d->n_op, !k->started, &text, &side);
+    run_ops(d, d->n_before, d->n_op, k->started ? PLACE_INSIDE : PLACE_FIRST, &text, &side);
     out->failed |= text.failed | side.failed;
     emit(k, text.at, text.len, out);
     sy_buf_release(&text);
@@ -291,7 +293,8 @@ static void add_raw(struct sy_detok *k, const char *s, size_t n, struct sy_buf *
     }
 }
 
-static void add_first(struct sy_detok *k, int32_t id, struct sy_buf *out)
+/* A token at the start or at the end of the text. */
+static void add_at(struct sy_detok *k, int32_t id, enum place at, struct sy_buf *out)
 {
     const struct decoder *d = &k->tok->dec;
     struct sy_buf text, side;
@@ -300,7 +303,7 @@ static void add_first(struct sy_detok *k, int32_t id, struct sy_buf *out)
     sy_buf_init(&text, k->tok->env, 0);
     sy_buf_init(&side, k->tok->env, 0);
     sy_buf_add(&text, s, n);
-    run_ops(d, 0, d->n_op, true, &text, &side);
+    run_ops(d, 0, d->n_op, at, &text, &side);
     out->failed |= text.failed | side.failed;
     emit(k, text.at, text.len, out);
     sy_buf_release(&text);
@@ -309,7 +312,7 @@ static void add_first(struct sy_detok *k, int32_t id, struct sy_buf *out)
 
 void sy_detok_init(struct sy_detok *k, const struct sy_tokenizer *t, bool skip_special)
 {
-    *k = (struct sy_detok){.tok = t, .skip_special = skip_special};
+    *k = (struct sy_detok){.tok = t, .skip_special = skip_special, .pending = -1};
 }
 
 void sy_detok_feed(struct sy_detok *k, int32_t id, struct sy_buf *out)
@@ -331,9 +334,10 @@ void sy_detok_feed(struct sy_detok *k, int32_t id, struct sy_buf *out)
         return;
     }
     end_bytes(k, out);
-    if (k->space_due) emit(k, " ", 1, out);
-    k->space_due = known && (t->vocab.flags[id] & TOKEN_SPACE);
-    if (known && !k->started && d->first_differs) add_first(k, id, out);
+    if (k->pending >= 0) emit(k, d->text.at + d->piece[k->pending].off, d->piece[k->pending].len, out);
+    k->pending = known && d->last_differs ? id : -1;
+    if (k->pending >= 0) return;
+    if (known && !k->started && d->first_differs) add_at(k, id, PLACE_FIRST, out);
     else emit(k, s, n, out);
     k->started = true;
 }
@@ -346,6 +350,8 @@ void sy_detok_finish(struct sy_detok *k, struct sy_buf *out)
     } else {
         end_bytes(k, out);
     }
+    if (k->pending >= 0) add_at(k, k->pending, PLACE_LAST, out);
+    k->pending = -1;
 }
 
 /* The run of byte tokens at ids[i]: skipped special tokens do not end it. Returns the index after it. */

@@ -17,10 +17,7 @@ struct step {
     bool lead; /* the first character out is (part of) the first character in */
 };
 
-static uint32_t origin_at(const struct step *t, size_t i)
-{
-    return t->origin ? t->origin[i] : (uint32_t)i;
-}
+static uint32_t origin_at(const struct step *t, size_t i) { return t->origin ? t->origin[i] : (uint32_t)i; }
 
 /* n bytes that come from input offset `from`, in step with the input when `copied`. */
 static void put(struct step *t, const char *bytes, size_t n, size_t from, bool copied)
@@ -51,7 +48,7 @@ static void drop(struct step *t, size_t at)
     if (at == 0) t->lead = false;
 }
 
-/* ---- normalization forms ---------------------------------------------------------------------------------- */
+/* ---- normalization forms ----------------------------------------------------------------------------- */
 
 static int combining_class(uint32_t c) { return utf8proc_get_property((utf8proc_int32_t)c)->combining_class; }
 
@@ -99,7 +96,8 @@ static void form_chunk(struct step *t, enum norm_kind kind, size_t lo, size_t hi
 {
     struct work *w = t->w;
     bool compat = kind == NORM_NFKC || kind == NORM_NFKD, compose = kind == NORM_NFC || kind == NORM_NFKC;
-    int options = UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) | (compat ? UTF8PROC_COMPAT : 0);
+    int options =
+        UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) | (compat ? UTF8PROC_COMPAT : 0);
     w->chars.n = 0;
     for (size_t i = lo; i < hi;) {
         uint32_t c;
@@ -115,7 +113,7 @@ static void form_chunk(struct step *t, enum norm_kind kind, size_t lo, size_t hi
     if (!canonical_order(w, w->chars.at, w->chars.n)) goto no_memory;
     if (compose)
         w->chars.n = (size_t)utf8proc_normalize_utf32(w->chars.at, (utf8proc_ssize_t)w->chars.n,
-                                                     UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+                                                      UTF8PROC_STABLE | UTF8PROC_COMPOSE);
     for (size_t i = 0; i < w->chars.n; i++) put_char(t, ((uint32_t *)w->chars.at)[i], lo);
     return;
 no_memory:
@@ -132,7 +130,8 @@ static bool form(struct step *t, enum norm_kind kind)
         while (i < t->n && (unsigned char)t->s[i] < lead) i++;
         if (i == t->n) break;
         size_t lo = i;
-        while (lo > done && ((unsigned char)t->s[--lo] & 0xc0) == 0x80) {} /* the character before: marks join it */
+        while (lo > done && ((unsigned char)t->s[--lo] & 0xc0) == 0x80) {
+        } /* the character before: marks join it */
         size_t hi = i;
         while (hi < t->n && ((unsigned char)t->s[hi] >= lead || ((unsigned char)t->s[hi] & 0xc0) == 0x80)) hi++;
         put_copy(t, done, lo);
@@ -144,12 +143,13 @@ static bool form(struct step *t, enum norm_kind kind)
     return true;
 }
 
-/* ---- the simpler steps -------------------------------------------------------------------------------------- */
+/* ---- the simpler steps ------------------------------------------------------------------------------- */
 
 /* sentencepiece's nmt_nfkc rules without NFKC: controls vanish, odd spaces become spaces. */
 static uint32_t nmt(uint32_t c) /* UINT32_MAX: removed */
 {
-    if ((c >= 1 && c <= 8) || c == 0xb || (c >= 0xe && c <= 0x1f) || c == 0x7f || c == 0x8f || c == 0x9f) return UINT32_MAX;
+    if ((c >= 1 && c <= 8) || c == 0xb || (c >= 0xe && c <= 0x1f) || c == 0x7f || c == 0x8f || c == 0x9f)
+        return UINT32_MAX;
     if (c == 9 || c == 0xa || c == 0xc || c == 0xd || c == 0x1680 || (c >= 0x200b && c <= 0x200f) || c == 0x2028 ||
         c == 0x2029 || c == 0x2581 || c == 0xfeff || c == 0xfffd)
         return ' ';
@@ -237,7 +237,7 @@ static sy_status replace(struct step *t, const struct norm *m, bool *changed, st
     return st;
 }
 
-/* ---- sentencepiece's precompiled map -------------------------------------------------------------------------- */
+/* ---- sentencepiece's precompiled map ----------------------------------------------------------------- */
 
 static uint32_t unit_at(const struct norm *m, size_t i)
 {
@@ -323,7 +323,7 @@ static bool map_longest(struct step *t, const struct norm *m)
     return true;
 }
 
-/* ---- all steps ------------------------------------------------------------------------------------------------ */
+/* ---- all steps --------------------------------------------------------------------------------------- */
 
 static sy_status run(struct step *t, const struct norm *m, bool *changed, struct sy_err *err)
 {
@@ -351,8 +351,8 @@ static sy_status run(struct step *t, const struct norm *m, bool *changed, struct
     return SY_OK;
 }
 
-sy_status sy_normalize(struct work *w, const struct norm *m, size_t n_norm, const char *s, size_t n, struct normed *out,
-                       struct sy_err *err)
+sy_status sy_normalize(struct work *w, const struct norm *m, size_t n_norm, const char *s, size_t n,
+                       struct normed *out, struct sy_err *err)
 {
     *out = (struct normed){s, n, NULL, true};
     for (size_t i = 0, side = 0; i < n_norm && out->n; i++) {

@@ -36,7 +36,7 @@ static void take_pieces(struct work *w)
     w->piece[1].n = 0;
 }
 
-/* ---- splitting --------------------------------------------------------------------------------------------- */
+/* ---- splitting --------------------------------------------------------------------------------------- */
 
 static bool in_class(const struct pre *p, uint32_t c)
 {
@@ -100,7 +100,8 @@ static size_t fold(struct split_match *m, size_t n, enum split_behavior how)
     return kept;
 }
 
-static sy_status split_piece(struct work *w, const struct pre *p, const char *text, struct piece in, struct sy_err *err)
+static sy_status split_piece(struct work *w, const struct pre *p, const char *text, struct piece in,
+                             struct sy_err *err)
 {
     w->match.n = 0;
     const char *s = text + in.lo;
@@ -121,7 +122,8 @@ static sy_status split_piece(struct work *w, const struct pre *p, const char *te
 }
 
 /* Isolated matches need no list of spans: the usual case, and the fast one. */
-static sy_status isolate_piece(struct work *w, const struct rx *rx, const char *text, struct piece in, struct sy_err *err)
+static sy_status isolate_piece(struct work *w, const struct rx *rx, const char *text, struct piece in,
+                               struct sy_err *err)
 {
     struct rx_walk k = rx_walk_over(rx, text + in.lo, in.hi - in.lo);
     size_t done = 0, lo, hi;
@@ -166,7 +168,7 @@ static sy_status split_fixed(struct work *w, const struct pre *p, const char *te
     return SY_OK;
 }
 
-/* ---- rewriting ---------------------------------------------------------------------------------------------- */
+/* ---- rewriting --------------------------------------------------------------------------------------- */
 
 enum rewrite { REWRITE_SPACE_BEFORE, REWRITE_METASPACE, REWRITE_BYTES };
 
@@ -221,7 +223,8 @@ static sy_status metaspace(struct work *w, const struct pre *p, const char **tex
     return st == SY_OK && p->split ? split_all(w, p, *text, err) : st;
 }
 
-static sy_status byte_level(struct work *w, const struct pre *p, const char **text, bool *at_start, struct sy_err *err)
+static sy_status byte_level(struct work *w, const struct pre *p, const char **text, bool *at_start,
+                            struct sy_err *err)
 {
     sy_status st = SY_OK;
     if (p->prefix_space) st = rewrite_all(w, p, REWRITE_SPACE_BEFORE, text, at_start, err);

@@ -7,9 +7,9 @@
 
 enum {
     PATTERN_BYTES_MAX = 1 << 16,
-    HEAP_KIB_MAX = 256 << 10,        /* of the interpreter's backtracking frames  */
+    HEAP_KIB_MAX = 256 << 10, /* of the interpreter's backtracking frames  */
     JIT_STACK_MAX = 64 << 20,
-    WINDOW_WORK = 1 << 26,           /* start positions x text length per PCRE2 call */
+    WINDOW_WORK = 1 << 26, /* start positions x text length per PCRE2 call */
     WINDOW_MIN = 64,
 };
 
@@ -64,10 +64,7 @@ sy_status sy_rx_compile(struct rx_env *e, const char *pattern, size_t n, struct 
     return st;
 }
 
-void sy_rx_literal(struct rx *rx, const char *text, size_t n)
-{
-    *rx = (struct rx){.text = text, .n_text = n};
-}
+void sy_rx_literal(struct rx *rx, const char *text, size_t n) { *rx = (struct rx){.text = text, .n_text = n}; }
 
 void sy_rx_release(struct rx *rx)
 {

@@ -1,7 +1,7 @@
 /* rx.h - regular expressions of tokenizer files: Oniguruma's syntax (Ruby flavour, UTF-8), run by PCRE2.
  *
- * tokenizer.json patterns are written for Oniguruma. sy_rx_compile() rewrites what PCRE2 reads differently (\s, \w, \h,
- * \uHHHH, class intersection, {n,m}+, (?m)) and refuses what it cannot express. A compiled expression is immutable
+ * tokenizer.json patterns are written for Oniguruma. sy_rx_compile() rewrites what PCRE2 reads differently (\s, \w,
+ * \h, \uHHHH, class intersection, {n,m}+, (?m)) and refuses what it cannot express. A compiled expression is immutable
  * and shared by threads; each call brings its own rx_work. Work is bounded: one match by PCRE2's match limit, all
  * matches of one text by a deadline. */
 #pragma once
@@ -53,4 +53,5 @@ static inline struct rx_walk rx_walk_over(const struct rx *rx, const char *s, si
     return (struct rx_walk){.rx = rx, .s = s, .n = n};
 }
 /* found false: no more matches. */
-SY_CHECK sy_status sy_rx_next(struct rx_work *, struct rx_walk *, bool *found, size_t *lo, size_t *hi, struct sy_err *);
+SY_CHECK sy_status sy_rx_next(struct rx_work *, struct rx_walk *, bool *found, size_t *lo, size_t *hi,
+                              struct sy_err *);

@@ -7,16 +7,19 @@
 enum { NEST_MAX = 64, GROUP_MAX = 250, PATTERN_LIMIT = 1 << 19 };
 
 /* White_Space as class items: PCRE2's \s also takes U+180E, which left the property in Unicode 6.3. */
-#define SPACE "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-/* Oniguruma's Unicode word characters; PCRE2's \w differs in marks and connectors. */
-#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
-#define HEX "0-9A-Fa-f"
+#define SPACE                                                                                                        \
+    "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+/* Oniguruma's Unicode word characters; PCRE2's \w differs in marks and connectors. Its \w, other than [:word:], also
+ * takes Latin-1's superscripts and fractions. */
+#define POSIX_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define WORD       POSIX_WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+#define HEX        "0-9A-Fa-f"
 
 struct rewrite {
     struct rx_env *env;
     const char *pattern, *p, *end;
     struct sy_buf *out;
-    size_t n_pattern, atom;        /* where the last atom starts in out */
+    size_t n_pattern, atom; /* where the last atom starts in out */
     size_t group[GROUP_MAX];
     int depth;
     struct sy_err *err;
@@ -28,25 +31,60 @@ static sy_status refuse(struct rewrite *r, const char *what)
                    (int)(r->n_pattern < 160 ? r->n_pattern : 160), r->pattern, what, (size_t)(r->p - r->pattern));
 }
 
-/* ---- properties ----------------------------------------------------------------------------------------- */
+/* ---- properties -------------------------------------------------------------------------------------- */
 
 static const struct {
     const char *name, *code;
 } property_names[] = {
-    {"letter", "L"}, {"uppercaseletter", "Lu"}, {"lowercaseletter", "Ll"}, {"titlecaseletter", "Lt"},
-    {"modifierletter", "Lm"}, {"otherletter", "Lo"}, {"mark", "M"}, {"nonspacingmark", "Mn"}, {"spacingmark", "Mc"},
-    {"enclosingmark", "Me"}, {"number", "N"}, {"decimalnumber", "Nd"}, {"letternumber", "Nl"}, {"othernumber", "No"},
-    {"punctuation", "P"}, {"connectorpunctuation", "Pc"}, {"dashpunctuation", "Pd"}, {"openpunctuation", "Ps"},
-    {"closepunctuation", "Pe"}, {"initialpunctuation", "Pi"}, {"finalpunctuation", "Pf"}, {"otherpunctuation", "Po"},
-    {"symbol", "S"}, {"mathsymbol", "Sm"}, {"currencysymbol", "Sc"}, {"modifiersymbol", "Sk"}, {"othersymbol", "So"},
-    {"separator", "Z"}, {"spaceseparator", "Zs"}, {"lineseparator", "Zl"}, {"paragraphseparator", "Zp"},
-    {"other", "C"}, {"control", "Cc"}, {"format", "Cf"}, {"surrogate", "Cs"}, {"privateuse", "Co"},
-    {"unassigned", "Cn"}, {"alpha", "Alphabetic"}, {"space", "White_Space"}, {"digit", "Nd"}, {"upper", "Uppercase"},
-    {"lower", "Lowercase"}, {"cntrl", "Cc"},
+    {"letter", "L"},
+    {"uppercaseletter", "Lu"},
+    {"lowercaseletter", "Ll"},
+    {"titlecaseletter", "Lt"},
+    {"modifierletter", "Lm"},
+    {"otherletter", "Lo"},
+    {"mark", "M"},
+    {"nonspacingmark", "Mn"},
+    {"spacingmark", "Mc"},
+    {"enclosingmark", "Me"},
+    {"number", "N"},
+    {"decimalnumber", "Nd"},
+    {"letternumber", "Nl"},
+    {"othernumber", "No"},
+    {"punctuation", "P"},
+    {"connectorpunctuation", "Pc"},
+    {"dashpunctuation", "Pd"},
+    {"openpunctuation", "Ps"},
+    {"closepunctuation", "Pe"},
+    {"initialpunctuation", "Pi"},
+    {"finalpunctuation", "Pf"},
+    {"otherpunctuation", "Po"},
+    {"symbol", "S"},
+    {"mathsymbol", "Sm"},
+    {"currencysymbol", "Sc"},
+    {"modifiersymbol", "Sk"},
+    {"othersymbol", "So"},
+    {"separator", "Z"},
+    {"spaceseparator", "Zs"},
+    {"lineseparator", "Zl"},
+    {"paragraphseparator", "Zp"},
+    {"other", "C"},
+    {"control", "Cc"},
+    {"format", "Cf"},
+    {"surrogate", "Cs"},
+    {"privateuse", "Co"},
+    {"unassigned", "Cn"},
+    {"alpha", "Alphabetic"},
+    {"space", "White_Space"},
+    {"digit", "Nd"},
+    {"upper", "Uppercase"},
+    {"lower", "Lowercase"},
+    {"cntrl", "Cc"},
+    {"punct", "P"},
 };
 /* The general categories, which partition the characters: the complement of some is the others. */
-static const char gc[][3] = {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps", "Pe",
-                             "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co", "Cn"};
+static const char gc[][3] = {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl",
+                             "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc",
+                             "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co", "Cn"};
 
 static uint32_t gc_mask(const char *name)
 {
@@ -69,7 +107,8 @@ static sy_status is_script(struct rewrite *r, const char *name, bool *yes)
     int code;
     PCRE2_SIZE where;
     pcre2_code *c = pcre2_compile((PCRE2_SPTR)probe, n + 7, PCRE2_UTF, &code, &where, r->env->compile);
-    if (!c && code == PCRE2_ERROR_HEAP_FAILED) return sy_fail(r->err, SY_ENOMEM, "no memory for a regular expression");
+    if (!c && code == PCRE2_ERROR_HEAP_FAILED)
+        return sy_fail(r->err, SY_ENOMEM, "no memory for a regular expression");
     *yes = c != NULL;
     if (c) pcre2_code_free(c);
     return SY_OK;
@@ -105,7 +144,7 @@ static sy_status property(struct rewrite *r, bool negated, struct sy_buf *out, u
     return SY_OK;
 }
 
-/* ---- escapes that name one character --------------------------------------------------------------------- */
+/* ---- escapes that name one character ----------------------------------------------------------------- */
 
 static int hex_digit(char c)
 {
@@ -152,7 +191,7 @@ static sy_status escaped_char(struct rewrite *r, uint32_t *v, bool *ok)
     return SY_OK;
 }
 
-/* ---- classes -------------------------------------------------------------------------------------------- */
+/* ---- classes ----------------------------------------------------------------------------------------- */
 
 /* A union: `items` fit inside one PCRE2 class, `subs` are alternatives of their own, each led by '|'. */
 struct set {
@@ -207,9 +246,17 @@ static sy_status posix_class(struct rewrite *r, struct set *s, bool *taken)
     static const struct {
         const char *name, *items;
     } posix[] = {
-        {"alpha", "\\p{Alphabetic}"}, {"digit", "\\p{Nd}"}, {"alnum", "\\p{Alphabetic}\\p{Nd}"}, {"space", SPACE},
-        {"upper", "\\p{Uppercase}"}, {"lower", "\\p{Lowercase}"}, {"word", WORD}, {"xdigit", HEX}, {"cntrl", "\\p{Cc}"},
-        {"blank", "\\p{Zs}\\x09"}, {"punct", "\\p{P}$+<=>\\^`|~"},
+        {"alpha", "\\p{Alphabetic}"},
+        {"digit", "\\p{Nd}"},
+        {"alnum", "\\p{Alphabetic}\\p{Nd}"},
+        {"space", SPACE},
+        {"upper", "\\p{Uppercase}"},
+        {"lower", "\\p{Lowercase}"},
+        {"word", POSIX_WORD},
+        {"xdigit", HEX},
+        {"cntrl", "\\p{Cc}"},
+        {"blank", "\\p{Zs}\\x09"},
+        {"punct", "\\p{P}\\p{S}"},
     };
     *taken = false;
     size_t rest = (size_t)(r->end - r->p);
@@ -219,7 +266,8 @@ static sy_status posix_class(struct rewrite *r, struct set *s, bool *taken)
     bool negated = r->p[2] == '^';
     const char *name = r->p + 2 + negated;
     for (size_t i = 0; i < SY_COUNT(posix); i++) {
-        if (strlen(posix[i].name) != (size_t)(close - name) || memcmp(posix[i].name, name, (size_t)(close - name))) continue;
+        if (strlen(posix[i].name) != (size_t)(close - name) || memcmp(posix[i].name, name, (size_t)(close - name)))
+            continue;
         if (negated) add_negated(s, posix[i].items, strlen(posix[i].items));
         else sy_buf_text(&s->items, posix[i].items);
         s->only_gc = false;
@@ -405,7 +453,7 @@ static sy_status class_at(struct rewrite *r, struct sy_buf *out, struct set *par
     return st;
 }
 
-/* ---- outside classes -------------------------------------------------------------------------------------- */
+/* ---- outside classes --------------------------------------------------------------------------------- */
 
 static sy_status escape(struct rewrite *r)
 {
@@ -413,8 +461,15 @@ static sy_status escape(struct rewrite *r)
         char c;
         const char *text;
     } known[] = {
-        {'s', "[" SPACE "]"}, {'S', "[^" SPACE "]"}, {'w', "[" WORD "]"}, {'W', "[^" WORD "]"}, {'d', "\\p{Nd}"},
-        {'D', "\\P{Nd}"}, {'h', "[" HEX "]"}, {'H', "[^" HEX "]"}, {'O', "(?s:.)"},
+        {'s', "[" SPACE "]"},
+        {'S', "[^" SPACE "]"},
+        {'w', "[" WORD "]"},
+        {'W', "[^" WORD "]"},
+        {'d', "\\p{Nd}"},
+        {'D', "\\P{Nd}"},
+        {'h', "[" HEX "]"},
+        {'H', "[^" HEX "]"},
+        {'O', "(?s:.)"},
         {'b', "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))"},
         {'B', "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))"},
     };
@@ -503,8 +558,8 @@ static sy_status open_group(struct rewrite *r)
 
 sy_status sy_rx_rewrite(struct rx_env *env, const char *pattern, size_t n, struct sy_buf *out, struct sy_err *err)
 {
-    struct rewrite r = {.env = env, .pattern = pattern, .p = pattern, .end = pattern + n, .n_pattern = n, .out = out,
-                        .err = err};
+    struct rewrite r = {
+        .env = env, .pattern = pattern, .p = pattern, .end = pattern + n, .n_pattern = n, .out = out, .err = err};
     sy_status st = SY_OK;
     while (st == SY_OK && r.p < r.end) {
         size_t at = out->len;

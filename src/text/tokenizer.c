@@ -6,7 +6,7 @@
 #include "base/utf8.h"
 #include "text/tokenizer_int.h"
 
-/* ---- ids ------------------------------------------------------------------------------------------------------ */
+/* ---- ids --------------------------------------------------------------------------------------------- */
 
 void sy_ids_init(struct sy_ids *ids, const struct sy_env *env) { *ids = (struct sy_ids){.env = env}; }
 
@@ -35,7 +35,7 @@ sy_status sy_ids_push(struct sy_ids *ids, int32_t id, struct sy_err *err)
     return SY_OK;
 }
 
-/* ---- construction ----------------------------------------------------------------------------------------------- */
+/* ---- construction ------------------------------------------------------------------------------------ */
 
 sy_status sy_tokenizer_new(const struct sy_env *env, struct sy_tokenizer **out, struct sy_err *err)
 {
@@ -234,9 +234,10 @@ sy_status sy_tokenizer_finish(struct sy_tokenizer *t, const struct added_token *
     return st;
 }
 
-/* ---- working memory --------------------------------------------------------------------------------------------- */
+/* ---- working memory ---------------------------------------------------------------------------------- */
 
-sy_status sy_tokwork_init(struct work *w, const struct sy_tokenizer *t, size_t n, struct sy_ids *out, struct sy_err *err)
+sy_status sy_tokwork_init(struct work *w, const struct sy_tokenizer *t, size_t n, struct sy_ids *out,
+                          struct sy_err *err)
 {
     *w = (struct work){.env = t->env, .tok = t, .out = out};
     for (int i = 0; i < 2; i++) {
@@ -250,8 +251,8 @@ sy_status sy_tokwork_init(struct work *w, const struct sy_tokenizer *t, size_t n
 void sy_tokwork_release(struct work *w)
 {
     if (!w->env) return;
-    struct vec *const all[] = {&w->norm[0].origin, &w->norm[1].origin, &w->chars, &w->order, &w->piece[0], &w->piece[1],
-                               &w->match, &w->sym, &w->heap, &w->node};
+    struct vec *const all[] = {&w->norm[0].origin, &w->norm[1].origin, &w->chars, &w->order, &w->piece[0],
+                               &w->piece[1],       &w->match,          &w->sym,   &w->heap,  &w->node};
     for (size_t i = 0; i < SY_COUNT(all); i++) sy_delete(w->env, all[i]->at);
     for (int i = 0; i < 2; i++) {
         sy_buf_release(&w->norm[i].text);
@@ -261,7 +262,7 @@ void sy_tokwork_release(struct work *w)
     sy_rx_work_release(&w->rx);
 }
 
-/* ---- added tokens in text ----------------------------------------------------------------------------------------- */
+/* ---- added tokens in text ---------------------------------------------------------------------------- */
 
 /* A search for added tokens in s[0..n), which is (part of) the original text from `base` on, maybe normalized. */
 struct hunt {
@@ -333,6 +334,7 @@ static void widen(const struct hunt *h, const struct added_token *k, size_t *lo,
         if (!sy_char_is_space(c)) break;
         *lo = before;
     }
+    if (k->lstrip && *lo < h->done) *lo = h->done;
     while (k->rstrip && *hi < h->n) {
         size_t len = sy_utf8_next(h->s + *hi, h->n - *hi, &c);
         if (!sy_char_is_space(c)) break;
@@ -354,14 +356,17 @@ static bool next_hit(struct hunt *h, struct hit *out)
         h->at = k ? hi : lo + 1;
         if (!k || (k->single_word && !is_single_word(h, lo, hi))) continue;
         widen(h, k, &lo, &hi);
+        if (lo >= hi) continue;
+        /* The search goes on right after the token itself, so that a token made of spaces may be found once more in
+         * those taken here: Hugging Face has it so. */
         *out = (struct hit){lo, hi, k->id};
-        h->at = h->done = hi;
+        h->done = hi;
         return true;
     }
     return false;
 }
 
-/* ---- encoding ------------------------------------------------------------------------------------------------------ */
+/* ---- encoding ---------------------------------------------------------------------------------------- */
 
 static sy_status encode_piece(struct work *w, const char *s, size_t n, struct sy_err *err)
 {
@@ -380,7 +385,8 @@ static sy_status encode_words(struct work *w, const char *s, size_t n, bool at_s
     if (n == 0) return SY_OK;
     sy_status st = sy_pretokenize(w, &s, n, at_start, err);
     const struct piece *p = w->piece[0].at;
-    for (size_t i = 0; i < w->piece[0].n && st == SY_OK; i++) st = encode_piece(w, s + p[i].lo, p[i].hi - p[i].lo, err);
+    for (size_t i = 0; i < w->piece[0].n && st == SY_OK; i++)
+        st = encode_piece(w, s + p[i].lo, p[i].hi - p[i].lo, err);
     return st;
 }
 
@@ -396,6 +402,7 @@ static sy_status encode_part(struct work *w, const char *s, size_t n, size_t bas
     for (size_t done = 0;; done = hit.hi) {
         bool found = next_hit(&h, &hit);
         size_t to = found ? hit.lo : text.n;
+        if (to < done) to = done;
         st = encode_words(w, text.at + done, to - done, base == 0 && done == 0 && text.lead, err);
         if (st != SY_OK || !found) return st;
         if ((st = sy_ids_push(w->out, hit.id, err)) != SY_OK) return st;
@@ -409,6 +416,7 @@ static sy_status encode_all(struct work *w, const char *s, size_t n, struct sy_e
     for (size_t done = 0;; done = hit.hi) {
         bool found = next_hit(&h, &hit);
         size_t to = found ? hit.lo : n;
+        if (to < done) to = done;
         sy_status st = encode_part(w, s + done, to - done, done, err);
         if (st != SY_OK || !found) return st;
         if ((st = sy_ids_push(w->out, hit.id, err)) != SY_OK) return st;
@@ -436,8 +444,8 @@ static sy_status push_all(struct sy_ids *out, const int32_t *ids, size_t n, stru
     return st;
 }
 
-static sy_status encode(const struct sy_tokenizer *t, const char *s, size_t n, const struct sy_span *span, size_t n_span,
-                        unsigned flags, struct sy_ids *out, struct sy_err *err)
+static sy_status encode(const struct sy_tokenizer *t, const char *s, size_t n, const struct sy_span *span,
+                        size_t n_span, unsigned flags, struct sy_ids *out, struct sy_err *err)
 {
     if (n > TEXT_BYTES_MAX)
         return sy_fail(err, SY_EARG, "a text of %zu bytes, expected at most %d", n, TEXT_BYTES_MAX);
@@ -486,7 +494,7 @@ sy_status sy_tokenizer_encode_spans(const struct sy_tokenizer *t, const char *te
     return encode(t, text, n_span ? span[n_span - 1].hi : 0, span, n_span, flags, out, err);
 }
 
-/* ---- look-ups -------------------------------------------------------------------------------------------------------- */
+/* ---- look-ups ---------------------------------------------------------------------------------------- */
 
 int32_t sy_tokenizer_size(const struct sy_tokenizer *t) { return t->vocab.n; }
 int32_t sy_tokenizer_bos(const struct sy_tokenizer *t) { return t->bos; }

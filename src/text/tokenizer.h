@@ -10,8 +10,8 @@ struct sy_tokenizer;
 
 /* config may be NULL (tokenizer_config.json: bos/eos tokens). what: the file, for messages. */
 SY_CHECK sy_status sy_tokenizer_from_json(const struct sy_env *, const struct sy_json *tokenizer,
-                                          const struct sy_json *config, const char *what,
-                                          struct sy_tokenizer **out, struct sy_err *);
+                                          const struct sy_json *config, const char *what, struct sy_tokenizer **out,
+                                          struct sy_err *);
 SY_CHECK sy_status sy_tokenizer_from_gguf(const struct sy_env *, const struct sy_gguf_vocab *, const char *what,
                                           struct sy_tokenizer **out, struct sy_err *);
 /* Either of the above, by what the checkpoint has; *out = NULL and SY_OK when it has none. */
@@ -29,8 +29,8 @@ void sy_ids_release(struct sy_ids *);
 SY_CHECK sy_status sy_ids_push(struct sy_ids *, int32_t id, struct sy_err *);
 
 enum sy_encode_flags {
-    SY_ENCODE_SPECIAL = 1,       /* add what the post-processor adds (BOS and the like)                    */
-    SY_ENCODE_PLAIN = 2,         /* special tokens written in the text stay plain text                      */
+    SY_ENCODE_SPECIAL = 1, /* add what the post-processor adds (BOS and the like)                    */
+    SY_ENCODE_PLAIN = 2,   /* special tokens written in the text stay plain text                      */
 };
 /* Appends ids. Invalid UTF-8 is replaced by U+FFFD per ill-formed sequence, as Python's errors="replace". */
 SY_CHECK sy_status sy_tokenizer_encode(const struct sy_tokenizer *, const char *text, size_t n, unsigned flags,
@@ -52,7 +52,8 @@ SY_CHECK sy_status sy_tokenizer_decode(const struct sy_tokenizer *, const int32_
  * `held` the complete characters are let go. Caller's storage, fixed size, no allocation per id. */
 struct sy_detok {
     const struct sy_tokenizer *tok;
-    bool skip_special, started, bad_bytes, lead_done, space_due;
+    bool skip_special, started, bad_bytes, lead_done;
+    int32_t pending; /* a token whose text depends on whether it is the last; -1: none */
     unsigned n_held, n_lead, n_tail;
     unsigned char held[256];
 };
@@ -67,7 +68,7 @@ int32_t sy_tokenizer_pad(const struct sy_tokenizer *);
 bool sy_tokenizer_is_special(const struct sy_tokenizer *, int32_t id);
 /* The token's own text (no decoding): "<|im_end|>", "\u0120the"; borrowed; NULL out of range. */
 const char *sy_tokenizer_token(const struct sy_tokenizer *, int32_t id, size_t *n);
-/* The bytes it stands for inside a text: " the", the single byte of "<0xE2>"; not always valid UTF-8. Borrowed; NULL out
- * of range. */
+/* The bytes it stands for inside a text: " the", the single byte of "<0xE2>"; not always valid UTF-8. Borrowed;
+ * NULL out of range. */
 const char *sy_tokenizer_bytes(const struct sy_tokenizer *, int32_t id, size_t *n);
 int32_t sy_tokenizer_find(const struct sy_tokenizer *, const char *token, size_t n); /* -1: none */

@@ -50,14 +50,16 @@ static sy_status read_vocab(struct load *l)
     struct vocab *v = &l->t->vocab;
     size_t n_text = 0;
     if (!g->token || g->n_token > TOKEN_ID_MAX)
-        return sy_fail(l->err, SY_EFORMAT, "tokenizer.ggml.tokens: expected 1 to %d tokens, found %zu", TOKEN_ID_MAX, g->n_token);
+        return sy_fail(l->err, SY_EFORMAT, "tokenizer.ggml.tokens: expected 1 to %d tokens, found %zu", TOKEN_ID_MAX,
+                       g->n_token);
     for (size_t i = 0; i < g->n_token; i++) {
         if (g->token[i].n > TOKEN_BYTES_MAX || !sy_utf8_valid(g->token[i].at, g->token[i].n))
-            return sy_fail(l->err, SY_EFORMAT, "tokenizer.ggml.tokens: token %zu: expected at most %d bytes of UTF-8", i,
-                           TOKEN_BYTES_MAX);
+            return sy_fail(l->err, SY_EFORMAT, "tokenizer.ggml.tokens: token %zu: expected at most %d bytes of UTF-8",
+                           i, TOKEN_BYTES_MAX);
         n_text += g->token[i].n;
         if (type_of(l, i) < TYPE_NORMAL || type_of(l, i) > TYPE_BYTE)
-            return sy_fail(l->err, SY_EFORMAT, "tokenizer.ggml.token_type: token %zu has type %d, expected 1 to 6", i, type_of(l, i));
+            return sy_fail(l->err, SY_EFORMAT, "tokenizer.ggml.token_type: token %zu has type %d, expected 1 to 6", i,
+                           type_of(l, i));
         if (g->score && !isfinite(g->score[i]))
             return sy_fail(l->err, SY_EFORMAT, "tokenizer.ggml.scores: token %zu has no finite score", i);
     }
@@ -77,7 +79,7 @@ static sy_status read_vocab(struct load *l)
     return st;
 }
 
-/* ---- steps -------------------------------------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------------------------- */
 
 static sy_status add_replace(struct load *l, const char *from, const char *to)
 {
@@ -133,7 +135,7 @@ static sy_status wrap(struct load *l, bool add_bos, bool add_eos)
     return sy_tokenizer_wrap(l->t, &l->bos, add_bos, &l->eos, add_eos, l->err);
 }
 
-/* ---- kinds -------------------------------------------------------------------------------------------------------- */
+/* ---- kinds ------------------------------------------------------------------------------------------- */
 
 static sy_status read_merges(struct load *l)
 {
@@ -184,9 +186,11 @@ static sy_status load_llama(struct load *l)
 static sy_status load_gpt2(struct load *l)
 {
     if (!l->g->pre)
-        return sy_fail(l->err, SY_ENOSUP, "tokenizer.ggml.pre: missing, so the pre-tokenizer is unknown; convert the model again");
+        return sy_fail(l->err, SY_ENOSUP,
+                       "tokenizer.ggml.pre: missing, so the pre-tokenizer is unknown; convert the model again");
     const struct pre_name *name = sy_pre_name_find(l->g->pre);
-    if (!name) return sy_fail(l->err, SY_ENOSUP, "tokenizer.ggml.pre: the pre-tokenizer '%.60s' is not known", l->g->pre);
+    if (!name)
+        return sy_fail(l->err, SY_ENOSUP, "tokenizer.ggml.pre: the pre-tokenizer '%.60s' is not known", l->g->pre);
     l->t->kind = MODEL_BPE;
     l->t->bpe.unk = -1;
     l->t->bpe.ignore_merges = name->flags & PRE_IGNORE_MERGES;
@@ -195,7 +199,8 @@ static sy_status load_gpt2(struct load *l)
     struct norm *m;
     struct pre *p;
     if (st == SY_OK && (name->flags & PRE_NFC)) st = sy_tokenizer_add_norm(l->t, NORM_NFC, &m, l->err);
-    for (size_t i = 0; i < PRE_PATTERNS_MAX && name->pattern[i] && st == SY_OK; i++) st = add_split(l, name->pattern[i]);
+    for (size_t i = 0; i < PRE_PATTERNS_MAX && name->pattern[i] && st == SY_OK; i++)
+        st = add_split(l, name->pattern[i]);
     if (st == SY_OK) st = sy_tokenizer_add_pre(l->t, PRE_BYTE_LEVEL, &p, l->err);
     return st == SY_OK ? wrap(l, flag_or(l->g->add_bos, name->flags & PRE_BOS), flag_or(l->g->add_eos, false)) : st;
 }
@@ -239,7 +244,8 @@ static sy_status load_t5(struct load *l)
         st = sy_tokenizer_add_op(l->t, DEC_METASPACE, &o, l->err);
     }
     if (st != SY_OK) return st;
-    *o = (struct dec_op){.kind = DEC_METASPACE, .from = MARK, .n_from = strlen(MARK), .drop_first = p->scheme == PREPEND_ALWAYS};
+    *o = (struct dec_op){
+        .kind = DEC_METASPACE, .from = MARK, .n_from = strlen(MARK), .drop_first = p->scheme == PREPEND_ALWAYS};
     l->t->dec.n_before = 1;
     return wrap(l, flag_or(l->g->add_bos, false), flag_or(l->g->add_eos, true));
 }
@@ -256,7 +262,8 @@ static sy_status load_bert(struct load *l)
     struct pre *p;
     struct dec_op *o;
     sy_status st = SY_OK;
-    for (size_t i = 0; i < SY_COUNT(norms) && st == SY_OK; i++) st = sy_tokenizer_add_norm(l->t, norms[i], &m, l->err);
+    for (size_t i = 0; i < SY_COUNT(norms) && st == SY_OK; i++)
+        st = sy_tokenizer_add_norm(l->t, norms[i], &m, l->err);
     for (int i = 0; i < 2 && st == SY_OK; i++) {
         st = sy_tokenizer_add_pre(l->t, PRE_CLASS, &p, l->err);
         if (st != SY_OK) return st;
@@ -277,10 +284,8 @@ static const struct kind {
     sy_status (*load)(struct load *);
     int bos, eos, unk, sep, cls; /* where the file names none; -1: none */
 } kinds[] = {
-    {"llama", load_llama, 1, 2, 0, -1, -1},
-    {"gpt2", load_gpt2, -1, -1, -1, -1, -1},
-    {"gemma4", load_gemma4, -1, -1, -1, -1, -1},
-    {"t5", load_t5, -1, 1, 2, -1, -1},
+    {"llama", load_llama, 1, 2, 0, -1, -1},      {"gpt2", load_gpt2, -1, -1, -1, -1, -1},
+    {"gemma4", load_gemma4, -1, -1, -1, -1, -1}, {"t5", load_t5, -1, 1, 2, -1, -1},
     {"bert", load_bert, -1, -1, 100, 102, 101},
 };
 
@@ -291,7 +296,8 @@ static sy_status read_all(struct load *l)
     for (size_t i = 0; i < SY_COUNT(kinds); i++)
         if (g->model && !strcmp(kinds[i].name, g->model)) k = &kinds[i];
     if (!k)
-        return sy_fail(l->err, SY_ENOSUP, "tokenizer.ggml.model: '%.60s' is not supported (llama, gpt2, gemma4, t5 and bert are)",
+        return sy_fail(l->err, SY_ENOSUP,
+                       "tokenizer.ggml.model: '%.60s' is not supported (llama, gpt2, gemma4, t5 and bert are)",
                        g->model ? g->model : "(missing)");
     int32_t eot, mask;
     sy_status st = id_of(l, "bos", g->bos, k->bos, &l->bos);

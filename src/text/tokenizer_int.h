@@ -9,35 +9,34 @@
 #include "text/tokenizer.h"
 
 enum {
-    TOKEN_ID_MAX = 1 << 24,        /* ids above are refused: they would only buy empty table rows   */
-    TOKEN_BYTES_MAX = 1 << 13,     /* of one token's text                                           */
-    TEXT_BYTES_MAX = 1 << 30,      /* of one text to encode: offsets are 32 bits wide               */
-    STEP_DEPTH_MAX = 16,           /* nesting of "Sequence" steps                                   */
-    STEP_COUNT_MAX = 64,           /* steps of one kind after flattening                            */
-    PROBE_MAX = 1 << 12,           /* hash probes; reached by a file made to collide only           */
+    TOKEN_ID_MAX = 1 << 24,    /* ids above are refused: they would only buy empty table rows   */
+    TOKEN_BYTES_MAX = 1 << 13, /* of one token's text                                           */
+    TEXT_BYTES_MAX = 1 << 30,  /* of one text to encode: offsets are 32 bits wide               */
+    STEP_DEPTH_MAX = 16,       /* nesting of "Sequence" steps                                   */
+    STEP_COUNT_MAX = 64,       /* steps of one kind after flattening                            */
+    PROBE_MAX = 1 << 12,       /* hash probes; reached by a file made to collide only           */
 };
 
-/* ---- tables (vocab.c) ----------------------------------------------------------------------------------- */
+/* ---- tables (vocab.c) -------------------------------------------------------------------------------- */
 
-enum token_flags {      /* of a text, and of an id */
-    TOKEN_MODEL = 1,    /* the model may produce it                                                 */
-    TOKEN_SPECIAL = 2,  /* a control token: never produced by the model, left out by skip_special   */
-    TOKEN_ADDED = 4,
-    TOKEN_BYTE = 8,     /* decodes to the single byte in its piece                                  */
-    TOKEN_SPACE = 16,   /* ends a word: a space follows unless the text ends                        */
-    TOKEN_TWO = 32,     /* the id belongs to a text of the model and to an added token's            */
+enum token_flags {                    /* of a text, and of an id */
+                   TOKEN_MODEL = 1,   /* the model may produce it                                                 */
+                   TOKEN_SPECIAL = 2, /* a control token: never produced by the model, left out by skip_special   */
+                   TOKEN_ADDED = 4,
+                   TOKEN_BYTE = 8, /* decodes to the single byte in its piece                                  */
+                   TOKEN_TWO = 16, /* the id belongs to a text of the model and to an added token's            */
 };
 struct token_text {
     uint32_t off, len; /* of vocab.text; off == UINT32_MAX: there is no such id */
 };
 struct vocab {
     const struct sy_env *env;
-    int32_t n;                    /* ids are 0 .. n-1, with gaps        */
-    char *text;                   /* all token texts, NUL after each    */
+    int32_t n;  /* ids are 0 .. n-1, with gaps        */
+    char *text; /* all token texts, NUL after each    */
     size_t n_text, cap_text;
-    struct token_text *token;     /* [n] */
-    unsigned char *flags;         /* [n] token_flags */
-    struct vocab_slot *slot;      /* open addressing, power of two */
+    struct token_text *token; /* [n] */
+    unsigned char *flags;     /* [n] token_flags */
+    struct vocab_slot *slot;  /* open addressing, power of two */
     uint32_t mask;
 };
 SY_CHECK sy_status sy_vocab_init(struct vocab *, const struct sy_env *, int64_t n_id, size_t n_text, struct sy_err *);
@@ -77,19 +76,21 @@ struct trie {
     int32_t *value; /* [node] -1: no key ends here */
     uint32_t n_node, cap_node;
 };
-SY_CHECK sy_status sy_trie_init(struct trie *, const struct sy_env *, size_t n_bytes, struct sy_err *); /* of all keys */
+SY_CHECK sy_status sy_trie_init(struct trie *, const struct sy_env *, size_t n_bytes,
+                                struct sy_err *); /* of all keys */
 void sy_trie_release(struct trie *);
-SY_CHECK sy_status sy_trie_add(struct trie *, const char *s, size_t n, int32_t value, bool keep_first, struct sy_err *);
+SY_CHECK sy_status sy_trie_add(struct trie *, const char *s, size_t n, int32_t value, bool keep_first,
+                               struct sy_err *);
 uint32_t sy_trie_step(const struct trie *, uint32_t node, unsigned char byte); /* 0: no such edge */
 
-/* ---- characters (chars.c) ------------------------------------------------------------------------------- */
+/* ---- characters (chars.c) ---------------------------------------------------------------------------- */
 
 bool sy_char_is_space(uint32_t c);       /* White_Space */
 bool sy_char_is_number(uint32_t c);      /* general category N */
 bool sy_char_is_punctuation(uint32_t c); /* category P, or ASCII punctuation */
 bool sy_char_is_mark(uint32_t c);        /* category M */
 bool sy_char_is_nonspacing(uint32_t c);  /* category Mn */
-bool sy_char_is_other(uint32_t c);       /* category C */
+bool sy_char_is_other(uint32_t c);       /* category C, but for the unassigned */
 bool sy_char_is_cjk(uint32_t c);         /* the ideograph blocks that BERT isolates */
 bool sy_char_is_word(uint32_t c);        /* \w of a Unicode regular expression, approximated by L, M, N, Pc */
 uint32_t sy_char_lower(uint32_t c);
@@ -98,7 +99,7 @@ size_t sy_char_put(char *out, uint32_t c); /* UTF-8, returns 1..4 */
 uint32_t sy_byte_to_char(unsigned char b);
 int sy_char_to_byte(uint32_t c); /* -1: not in the alphabet */
 
-/* ---- one call's working memory -------------------------------------------------------------------------- */
+/* ---- one call's working memory ----------------------------------------------------------------------- */
 
 struct vec { /* a growing array of 32- or 64-bit things */
     void *at;
@@ -122,30 +123,43 @@ struct work {
     const struct sy_span *span; /* NULL: everything is trusted, or nothing is when plain */
     size_t n_span;
     bool plain, trace;
-    struct traced norm[2];     /* the normalizer's two sides */
-    struct vec chars, order;   /* uint32_t: decomposition and canonical ordering */
-    struct sy_buf side[2];     /* the pre-tokenizer's two sides */
-    struct vec piece[2];       /* struct piece */
-    struct vec match;          /* struct split_match */
-    struct sy_buf word;        /* a model's rewritten word */
+    struct traced norm[2];   /* the normalizer's two sides */
+    struct vec chars, order; /* uint32_t: decomposition and canonical ordering */
+    struct sy_buf side[2];   /* the pre-tokenizer's two sides */
+    struct vec piece[2];     /* struct piece */
+    struct vec match;        /* struct split_match */
+    struct sy_buf word;      /* a model's rewritten word */
     struct vec sym, heap, node;
 };
 
-/* ---- normalizers (normalize.c) -------------------------------------------------------------------------- */
+/* ---- normalizers (normalize.c) ----------------------------------------------------------------------- */
 
 enum norm_kind {
-    NORM_NFC, NORM_NFD, NORM_NFKC, NORM_NFKD, NORM_NMT, NORM_LOWERCASE, NORM_STRIP, NORM_STRIP_ACCENTS,
-    NORM_STRIP_NONSPACING, NORM_CLEAN, NORM_CJK, NORM_PREPEND, NORM_REPLACE, NORM_PRECOMPILED, NORM_BYTE_LEVEL,
+    NORM_NFC,
+    NORM_NFD,
+    NORM_NFKC,
+    NORM_NFKD,
+    NORM_NMT,
+    NORM_LOWERCASE,
+    NORM_STRIP,
+    NORM_STRIP_ACCENTS,
+    NORM_STRIP_NONSPACING,
+    NORM_CLEAN,
+    NORM_CJK,
+    NORM_PREPEND,
+    NORM_REPLACE,
+    NORM_PRECOMPILED,
+    NORM_BYTE_LEVEL,
 };
 struct norm {
     enum norm_kind kind;
-    struct rx rx;                          /* REPLACE */
-    const char *text;                      /* PREPEND, REPLACE: the new text */
+    struct rx rx;     /* REPLACE */
+    const char *text; /* PREPEND, REPLACE: the new text */
     size_t n_text;
-    bool left, right;                      /* STRIP */
-    const unsigned char *map;              /* PRECOMPILED: double-array units, then NUL-terminated texts */
+    bool left, right;         /* STRIP */
+    const unsigned char *map; /* PRECOMPILED: double-array units, then NUL-terminated texts */
     size_t n_unit, n_map;
-    bool longest;                          /* PRECOMPILED: longest match, as sentencepiece itself does */
+    bool longest; /* PRECOMPILED: longest match, as sentencepiece itself does */
 };
 /* What comes out: borrowed from the input or from w. lead: its first character still stands at the text's start. */
 struct normed {
@@ -155,9 +169,9 @@ struct normed {
     bool lead;
 };
 SY_CHECK sy_status sy_normalize(struct work *, const struct norm *, size_t n_norm, const char *s, size_t n,
-                             struct normed *out, struct sy_err *);
+                                struct normed *out, struct sy_err *);
 
-/* ---- pre-tokenizers (pretokenize.c) --------------------------------------------------------------------- */
+/* ---- pre-tokenizers (pretokenize.c) ------------------------------------------------------------------ */
 
 enum split_behavior { SPLIT_REMOVED, SPLIT_ISOLATED, SPLIT_PREVIOUS, SPLIT_NEXT, SPLIT_CONTIGUOUS };
 enum pre_kind { PRE_SPLIT, PRE_CLASS, PRE_BYTE_LEVEL, PRE_METASPACE, PRE_FIXED };
@@ -166,16 +180,16 @@ enum prepend_scheme { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER };
 struct pre {
     enum pre_kind kind;
     enum split_behavior behavior;
-    struct rx rx;                    /* SPLIT; BYTE_LEVEL with use_regex */
+    struct rx rx; /* SPLIT; BYTE_LEVEL with use_regex */
     bool invert, has_rx;
-    enum char_class cls;             /* CLASS: every such character is a match */
-    uint32_t ch;                     /* CLASS_CHAR */
-    bool prefix_space, map_bytes;    /* BYTE_LEVEL; map_bytes false: the model reads raw bytes */
-    char mark[5];                    /* METASPACE: the replacement, usually U+2581 */
+    enum char_class cls;          /* CLASS: every such character is a match */
+    uint32_t ch;                  /* CLASS_CHAR */
+    bool prefix_space, map_bytes; /* BYTE_LEVEL; map_bytes false: the model reads raw bytes */
+    char mark[5];                 /* METASPACE: the replacement, usually U+2581 */
     size_t n_mark;
     enum prepend_scheme scheme;
     bool split;
-    size_t length;                   /* FIXED: characters per piece */
+    size_t length; /* FIXED: characters per piece */
 };
 /* A name of GGUF's "tokenizer.ggml.pre" (pre_names.c). */
 enum { PRE_PATTERNS_MAX = 6, PRE_IGNORE_MERGES = 1, PRE_BOS = 2, PRE_NFC = 4 };
@@ -187,26 +201,27 @@ const struct pre_name *sy_pre_name_find(const char *name); /* NULL: unknown */
 /* Fills w->piece[0] with the pieces of *text, which may be moved into w->side[]. */
 SY_CHECK sy_status sy_pretokenize(struct work *, const char **text, size_t n, bool at_start, struct sy_err *);
 
-/* ---- models --------------------------------------------------------------------------------------------- */
+/* ---- models ------------------------------------------------------------------------------------------ */
 
 enum model_kind { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORDPIECE, MODEL_WORDLEVEL };
 
 struct bpe {
-    struct bpe_merge *merge;       /* hash of (left, right); NULL: pairs are found by text and score */
+    struct bpe_merge *merge; /* hash of (left, right); NULL: pairs are found by text and score */
     uint32_t mask;
-    float *score;                  /* [vocab.n] SentencePiece scores, or NULL */
-    uint32_t max_len;              /* longest token in bytes, for look-ups by text */
-    bool raw_bytes;                /* words are bytes; byte b starts as the tokenizer's byte_id[b] */
-    int32_t unk;                   /* -1: unknown characters vanish */
+    int32_t last_id;  /* while loading: what the last merge made */
+    float *score;     /* [vocab.n] SentencePiece scores, or NULL */
+    uint32_t max_len; /* longest token in bytes, for look-ups by text */
+    bool raw_bytes;   /* words are bytes; byte b starts as the tokenizer's byte_id[b] */
+    int32_t unk;      /* -1: unknown characters vanish */
     bool fuse_unk, byte_fallback, ignore_merges, whole_newlines;
-    const char *prefix, *suffix;   /* continuing_subword_prefix, end_of_word_suffix, or NULL */
+    const char *prefix, *suffix; /* continuing_subword_prefix, end_of_word_suffix, or NULL */
     size_t n_prefix, n_suffix;
-    unsigned char *joins;          /* bit [256][256]: may tokens ending/starting in these classes merge? */
+    unsigned char *joins; /* bit [256][256]: may tokens ending/starting in these classes merge? */
 };
 void sy_bpe_finish(struct sy_tokenizer *); /* after merges and flags */
 SY_CHECK sy_status sy_bpe_merges_init(struct bpe *, const struct sy_env *, size_t n, struct sy_err *);
 SY_CHECK sy_status sy_bpe_merge_add(struct bpe *, const struct vocab *, uint32_t rank, const char *a, size_t n_a,
-                                 const char *b, size_t n_b, struct sy_err *);
+                                    const char *b, size_t n_b, struct sy_err *);
 void sy_bpe_release(struct bpe *, const struct sy_env *);
 SY_CHECK sy_status sy_bpe_encode(struct work *, const char *s, size_t n, struct sy_err *);
 
@@ -230,7 +245,7 @@ SY_CHECK sy_status sy_wordpiece_finish(struct sy_tokenizer *, const char *start,
 SY_CHECK sy_status sy_wordpiece_encode(struct work *, const char *s, size_t n, struct sy_err *);
 SY_CHECK sy_status sy_wordlevel_encode(struct work *, const char *s, size_t n, struct sy_err *);
 
-/* ---- added tokens, decoder, the whole -------------------------------------------------------------------- */
+/* ---- added tokens, decoder, the whole ---------------------------------------------------------------- */
 
 struct added_token {
     int32_t id;
@@ -247,21 +262,22 @@ struct added {
 enum dec_kind { DEC_REPLACE, DEC_STRIP, DEC_METASPACE, DEC_WORDPIECE, DEC_SUFFIX, DEC_JOIN };
 struct dec_op {
     enum dec_kind kind;
-    const char *from, *text;   /* REPLACE: both; METASPACE's replacement, WORDPIECE's prefix, SUFFIX's suffix: from */
+    const char *from, *text; /* REPLACE: both; METASPACE's replacement, WORDPIECE's prefix, SUFFIX's suffix: from */
     size_t n_from, n_text;
-    uint32_t ch;               /* STRIP */
+    uint32_t ch; /* STRIP */
     uint32_t start, stop;
-    bool cleanup, drop_first;  /* WORDPIECE; METASPACE: the first token loses its marks */
+    bool cleanup, drop_first; /* WORDPIECE; METASPACE: the first token loses its marks */
 };
 struct decoder {
-    bool bytes;                /* ByteLevel: tokens are bytes of one UTF-8 text */
+    bool bytes; /* ByteLevel: tokens are bytes of one UTF-8 text */
     bool byte_fallback;
-    bool plain_added;          /* with bytes: added tokens are plain text, not stand-ins (GGUF) */
-    struct dec_op *op;         /* per token: n_before run before ByteFallback, the others after it */
+    bool plain_added;  /* with bytes: added tokens are plain text, not stand-ins (GGUF) */
+    struct dec_op *op; /* per token: n_before run before ByteFallback, the others after it */
     size_t n_op, n_before;
-    bool first_differs;        /* some op treats the first token otherwise */
+    bool first_differs;                         /* some op treats the first token otherwise */
+    bool last_differs;                          /* SUFFIX, alone, does so with the last */
     uint32_t strip_ch, strip_start, strip_stop; /* Strip after Fuse */
-    struct token_text *piece;  /* [vocab.n] what a token that is not the first decodes to */
+    struct token_text *piece;                   /* [vocab.n] what a token that is not the first decodes to */
     struct sy_buf text;
 };
 SY_CHECK sy_status sy_decoder_finish(struct sy_tokenizer *, struct sy_err *);
@@ -281,8 +297,8 @@ struct sy_tokenizer {
     size_t n_pre;
     struct added added[2]; /* [0] matched in the text as given, [1] in normalized text */
     struct decoder dec;
-    int32_t byte_id[256];  /* the token of a byte: its stand-in with raw_bytes, else "<0xNN>"; -1: none */
-    int32_t *head, *tail;  /* what SY_ENCODE_SPECIAL puts around the text */
+    int32_t byte_id[256]; /* the token of a byte: its stand-in with raw_bytes, else "<0xNN>"; -1: none */
+    int32_t *head, *tail; /* what SY_ENCODE_SPECIAL puts around the text */
     size_t n_head, n_tail;
     int32_t bos, eos, pad;
 };
@@ -290,8 +306,10 @@ struct sy_tokenizer {
 SY_CHECK sy_status sy_tokenizer_read_steps(struct sy_tokenizer *, const struct sy_json *root, struct sy_err *);
 SY_CHECK sy_status sy_tokenizer_new(const struct sy_env *, struct sy_tokenizer **out, struct sy_err *);
 /* Builds what depends on all parts: raw bytes, added-token tries, decoded pieces. token[n]: all added tokens. */
-SY_CHECK sy_status sy_tokenizer_finish(struct sy_tokenizer *, const struct added_token *token, size_t n, struct sy_err *);
-SY_CHECK sy_status sy_tokwork_init(struct work *, const struct sy_tokenizer *, size_t n, struct sy_ids *out, struct sy_err *);
+SY_CHECK sy_status sy_tokenizer_finish(struct sy_tokenizer *, const struct added_token *token, size_t n,
+                                       struct sy_err *);
+SY_CHECK sy_status sy_tokwork_init(struct work *, const struct sy_tokenizer *, size_t n, struct sy_ids *out,
+                                   struct sy_err *);
 void sy_tokwork_release(struct work *);
 /* One more step, owned by the tokenizer, its rx too. */
 SY_CHECK sy_status sy_tokenizer_add_norm(struct sy_tokenizer *, enum norm_kind, struct norm **out, struct sy_err *);
@@ -303,5 +321,5 @@ SY_CHECK sy_status sy_norm_use_charsmap(struct sy_tokenizer *, struct norm *, co
                                         struct sy_err *);
 /* ids around the text: prepended to head / appended to tail. */
 SY_CHECK sy_status sy_tokenizer_wrap(struct sy_tokenizer *, const int32_t *head, size_t n_head, const int32_t *tail,
-                                  size_t n_tail, struct sy_err *);
+                                     size_t n_tail, struct sy_err *);
 #define fail_memory(err, what) sy_fail(err, SY_ENOMEM, "no memory for %s", what)

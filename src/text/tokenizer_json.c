@@ -15,7 +15,7 @@ struct load {
     struct sy_err *err;
 };
 
-/* ---- vocabulary ------------------------------------------------------------------------------------------------- */
+/* ---- vocabulary -------------------------------------------------------------------------------------- */
 
 /* One pass over all token texts: either measures or adds. */
 struct measure {
@@ -34,7 +34,8 @@ static sy_status walk_object(struct load *l, const struct sy_json *vocab, struct
     const struct sy_json *value;
     for (void *it = NULL; (it = sy_json_next(vocab, it, &key, &value));) {
         int64_t id = sy_json_int(value, -1);
-        if (!sy_json_is_int(value) || id < 0 || id >= TOKEN_ID_MAX) return bad_entry(l, key, "a token id from 0 to 16777215");
+        if (!sy_json_is_int(value) || id < 0 || id >= TOKEN_ID_MAX)
+            return bad_entry(l, key, "a token id from 0 to 16777215");
         size_t n = strlen(key);
         if (m) {
             if (id > m->id_max) m->id_max = id;
@@ -107,7 +108,8 @@ static sy_status add_token(struct load *l, const char *s, size_t n, struct added
         sy_status st = sy_vocab_add(v, k.id, s, n, 0, l->err);
         if (st != SY_OK) return sy_while(l->err, st, "added_tokens");
     } else if (have.id != k.id) {
-        sy_log_at(l->t->env, SY_LOG_WARN, "tokenizer: the added token '%.60s' says id %d, the vocabulary %d", s, k.id, have.id);
+        sy_log_at(l->t->env, SY_LOG_WARN, "tokenizer: the added token '%.60s' says id %d, the vocabulary %d", s, k.id,
+                  have.id);
         k.id = have.id;
     }
     sy_vocab_mark(v, s, n, TOKEN_ADDED | (k.special ? TOKEN_SPECIAL : 0));
@@ -129,8 +131,10 @@ static sy_status read_vocab(struct load *l)
     if (st == SY_OK) st = sy_vocab_init(&l->t->vocab, l->t->env, m.id_max + 1, m.n_text, l->err);
     if (st != SY_OK) return st;
     l->added = sy_new_array(l->t->env, n_added + 1, sizeof *l->added);
-    if (l->t->kind == MODEL_UNIGRAM) l->t->unigram.score = sy_new_array(l->t->env, (size_t)l->t->vocab.n, sizeof(double));
-    if (!l->added || (l->t->kind == MODEL_UNIGRAM && !l->t->unigram.score)) return fail_memory(l->err, "the vocabulary");
+    if (l->t->kind == MODEL_UNIGRAM)
+        l->t->unigram.score = sy_new_array(l->t->env, (size_t)l->t->vocab.n, sizeof(double));
+    if (!l->added || (l->t->kind == MODEL_UNIGRAM && !l->t->unigram.score))
+        return fail_memory(l->err, "the vocabulary");
     st = walk_vocab(l, NULL);
     for (size_t i = 0; i < n_added && st == SY_OK; i++) {
         const char *s = added_text(l, i, &k, &n, &st);
@@ -139,7 +143,7 @@ static sy_status read_vocab(struct load *l)
     return st;
 }
 
-/* ---- models ----------------------------------------------------------------------------------------------------- */
+/* ---- models ------------------------------------------------------------------------------------------ */
 
 /* The token that stands for the unknown; -1 when none is named. */
 static int32_t unk_token(struct load *l)
@@ -212,7 +216,8 @@ static sy_status read_wordpiece(struct load *l)
     l->t->wordpiece.chars_max = sy_jread_int_or(&r, "max_input_chars_per_word", 100, 0, 1 << 20);
     const char *next = sy_jread_text_or(&r, "continuing_subword_prefix", "##");
     if (r.st != SY_OK) return r.st;
-    if (l->t->wordpiece.unk < 0) return sy_fail(l->err, SY_EFORMAT, "model.unk_token: expected a token of the vocabulary");
+    if (l->t->wordpiece.unk < 0)
+        return sy_fail(l->err, SY_EFORMAT, "model.unk_token: expected a token of the vocabulary");
     return sy_wordpiece_finish(l->t, "", next, l->err);
 }
 
@@ -222,20 +227,24 @@ static sy_status find_kind(struct load *l)
     static const struct {
         const char *name;
         enum model_kind kind;
-    } kinds[] = {{"BPE", MODEL_BPE}, {"Unigram", MODEL_UNIGRAM}, {"WordPiece", MODEL_WORDPIECE}, {"WordLevel", MODEL_WORDLEVEL}};
+    } kinds[] = {{"BPE", MODEL_BPE},
+                 {"Unigram", MODEL_UNIGRAM},
+                 {"WordPiece", MODEL_WORDPIECE},
+                 {"WordLevel", MODEL_WORDLEVEL}};
     if (!sy_json_is_object(l->model)) return sy_fail(l->err, SY_EFORMAT, "'model': expected an object");
     const char *type = sy_json_text(sy_json_get(l->model, "type"));
     if (!type)
-        type = sy_json_get(l->model, "merges")                             ? "BPE"
-               : sy_json_is_array(sy_json_get(l->model, "vocab"))          ? "Unigram"
-               : sy_json_get(l->model, "max_input_chars_per_word")         ? "WordPiece"
-                                                                           : "WordLevel";
+        type = sy_json_get(l->model, "merges")                     ? "BPE"
+               : sy_json_is_array(sy_json_get(l->model, "vocab"))  ? "Unigram"
+               : sy_json_get(l->model, "max_input_chars_per_word") ? "WordPiece"
+                                                                   : "WordLevel";
     for (size_t i = 0; i < SY_COUNT(kinds); i++) {
         if (strcmp(kinds[i].name, type)) continue;
         l->t->kind = kinds[i].kind;
         return SY_OK;
     }
-    return sy_fail(l->err, SY_ENOSUP, "model type '%.60s' is not supported (BPE, Unigram, WordPiece and WordLevel are)", type);
+    return sy_fail(l->err, SY_ENOSUP,
+                   "model type '%.60s' is not supported (BPE, Unigram, WordPiece and WordLevel are)", type);
 }
 
 static sy_status read_model(struct load *l)

@@ -25,10 +25,13 @@ static sy_status each(struct steps *s, const struct sy_json *j, const char *list
     if (!type) return sy_fail(s->err, SY_EFORMAT, "%s: expected an object with a 'type'", s->part);
     if (strcmp(type, "Sequence")) return sy_while(s->err, read(s, j, type), "%s '%.60s'", s->part, type);
     const struct sy_json *all = sy_json_get(j, list);
-    if (!sy_json_is_array(all)) return sy_fail(s->err, SY_EFORMAT, "%s 'Sequence': '%s': expected an array", s->part, list);
-    if (depth == STEP_DEPTH_MAX) return sy_fail(s->err, SY_ENOSUP, "%s: 'Sequence' nested beyond %d", s->part, STEP_DEPTH_MAX);
+    if (!sy_json_is_array(all))
+        return sy_fail(s->err, SY_EFORMAT, "%s 'Sequence': '%s': expected an array", s->part, list);
+    if (depth == STEP_DEPTH_MAX)
+        return sy_fail(s->err, SY_ENOSUP, "%s: 'Sequence' nested beyond %d", s->part, STEP_DEPTH_MAX);
     sy_status st = SY_OK;
-    for (size_t i = 0; i < sy_json_len(all) && st == SY_OK; i++) st = each(s, sy_json_at(all, i), list, read, depth + 1);
+    for (size_t i = 0; i < sy_json_len(all) && st == SY_OK; i++)
+        st = each(s, sy_json_at(all, i), list, read, depth + 1);
     return st;
 }
 
@@ -75,7 +78,7 @@ static sy_status scheme_of(struct steps *s, const struct sy_json *j, enum prepen
     return SY_OK;
 }
 
-/* ---- normalizers --------------------------------------------------------------------------------------------------- */
+/* ---- normalizers ------------------------------------------------------------------------------------- */
 
 static int base64_value(char c)
 {
@@ -115,7 +118,11 @@ static sy_status bert_normalizer(struct steps *s, const struct sy_json *j)
     const struct {
         bool want;
         enum norm_kind kind;
-    } kinds[] = {{clean, NORM_CLEAN}, {cjk, NORM_CJK}, {accents, NORM_NFD}, {accents, NORM_STRIP_NONSPACING}, {lower, NORM_LOWERCASE}};
+    } kinds[] = {{clean, NORM_CLEAN},
+                 {cjk, NORM_CJK},
+                 {accents, NORM_NFD},
+                 {accents, NORM_STRIP_NONSPACING},
+                 {lower, NORM_LOWERCASE}};
     struct norm *m;
     for (size_t i = 0; i < SY_COUNT(kinds) && r.st == SY_OK; i++)
         if (kinds[i].want) r.st = sy_tokenizer_add_norm(s->t, kinds[i].kind, &m, s->err);
@@ -128,9 +135,17 @@ static sy_status normalizer(struct steps *s, const struct sy_json *j, const char
         const char *name;
         enum norm_kind kind;
     } kinds[] = {
-        {"NFC", NORM_NFC}, {"NFD", NORM_NFD}, {"NFKC", NORM_NFKC}, {"NFKD", NORM_NFKD}, {"Nmt", NORM_NMT},
-        {"Lowercase", NORM_LOWERCASE}, {"Strip", NORM_STRIP}, {"StripAccents", NORM_STRIP_ACCENTS},
-        {"Prepend", NORM_PREPEND}, {"Replace", NORM_REPLACE}, {"ByteLevel", NORM_BYTE_LEVEL},
+        {"NFC", NORM_NFC},
+        {"NFD", NORM_NFD},
+        {"NFKC", NORM_NFKC},
+        {"NFKD", NORM_NFKD},
+        {"Nmt", NORM_NMT},
+        {"Lowercase", NORM_LOWERCASE},
+        {"Strip", NORM_STRIP},
+        {"StripAccents", NORM_STRIP_ACCENTS},
+        {"Prepend", NORM_PREPEND},
+        {"Replace", NORM_REPLACE},
+        {"ByteLevel", NORM_BYTE_LEVEL},
     };
     if (!strcmp(type, "Precompiled")) return precompiled(s, j);
     if (!strcmp(type, "BertNormalizer")) return bert_normalizer(s, j);
@@ -154,12 +169,14 @@ static sy_status normalizer(struct steps *s, const struct sy_json *j, const char
     return st;
 }
 
-/* ---- pre-tokenizers -------------------------------------------------------------------------------------------------- */
+/* ---- pre-tokenizers ---------------------------------------------------------------------------------- */
 
 static sy_status behavior_of(struct steps *s, const struct sy_json *j, enum split_behavior *out)
 {
-    static const char *const names[] = {[SPLIT_REMOVED] = "Removed", [SPLIT_ISOLATED] = "Isolated",
-                                        [SPLIT_PREVIOUS] = "MergedWithPrevious", [SPLIT_NEXT] = "MergedWithNext",
+    static const char *const names[] = {[SPLIT_REMOVED] = "Removed",
+                                        [SPLIT_ISOLATED] = "Isolated",
+                                        [SPLIT_PREVIOUS] = "MergedWithPrevious",
+                                        [SPLIT_NEXT] = "MergedWithNext",
                                         [SPLIT_CONTIGUOUS] = "Contiguous"};
     const char *name = sy_json_text(sy_json_get(j, "behavior"));
     for (size_t i = 0; name && i < SY_COUNT(names); i++) {
@@ -221,7 +238,8 @@ static sy_status add_split(struct steps *s, const struct sy_json *j)
 
 static sy_status add_whitespace(struct steps *s)
 {
-    static const char pattern[] = "[\\w\\u200c\\u200d]+|[^\\w\\s\\u200c\\u200d]+";
+    static const char pattern[] = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\u200c\\u200d]+|"
+                                  "[^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\u200c\\u200d\\s]+";
     struct pre *p;
     sy_status st = sy_tokenizer_add_pre(s->t, PRE_SPLIT, &p, s->err);
     if (st != SY_OK) return st;
@@ -270,7 +288,7 @@ static sy_status pre_tokenizer(struct steps *s, const struct sy_json *j, const c
     return unknown(s, type);
 }
 
-/* ---- post-processors --------------------------------------------------------------------------------------------------- */
+/* ---- post-processors --------------------------------------------------------------------------------- */
 
 static sy_status id_of(struct steps *s, const struct sy_json *j, int32_t *id)
 {
@@ -327,13 +345,14 @@ static sy_status post_processor(struct steps *s, const struct sy_json *j, const 
     return st == SY_OK ? sy_tokenizer_wrap(s->t, &cls, 1, &sep, 1, s->err) : st;
 }
 
-/* ---- decoders ------------------------------------------------------------------------------------------------------------ */
+/* ---- decoders ---------------------------------------------------------------------------------------- */
 
 static sy_status strip_decoder(struct steps *s, const struct sy_json *j)
 {
     struct decoder *d = &s->t->dec;
     struct sy_jread r = {j, "options", s->err, SY_OK};
-    struct dec_op op = {.kind = DEC_STRIP, .start = (uint32_t)sy_jread_int_or(&r, "start", 0, 0, 1 << 20),
+    struct dec_op op = {.kind = DEC_STRIP,
+                        .start = (uint32_t)sy_jread_int_or(&r, "start", 0, 0, 1 << 20),
                         .stop = (uint32_t)sy_jread_int_or(&r, "stop", 0, 0, 1 << 20)};
     sy_status st = r.st == SY_OK ? char_of(s, j, "content", &op.ch) : r.st;
     if (st != SY_OK) return st;
@@ -368,7 +387,7 @@ static sy_status token_decoder(struct steps *s, const struct sy_json *j, enum de
         o->cleanup = sy_json_bool(sy_json_get(j, "cleanup"), true);
     } else if (kind == DEC_SUFFIX) {
         st = text_of(s, j, "suffix", &o->from, &o->n_from);
-        if (st == SY_OK && s->t->dec.n_op > 1) st = sy_fail(s->err, SY_ENOSUP, "not the first decoder");
+        if (st == SY_OK && s->t->dec.n_op > 1) st = sy_fail(s->err, SY_ENOSUP, "not the only decoder");
     }
     if (st == SY_OK && kind != DEC_JOIN && o->n_from == 0) st = sy_fail(s->err, SY_ENOSUP, "an empty pattern");
     return st;
@@ -380,15 +399,20 @@ static sy_status decoder(struct steps *s, const struct sy_json *j, const char *t
     static const struct {
         const char *name;
         enum dec_kind kind;
-    } kinds[] = {{"Replace", DEC_REPLACE}, {"Metaspace", DEC_METASPACE}, {"WordPiece", DEC_WORDPIECE}, {"BPEDecoder", DEC_SUFFIX}};
+    } kinds[] = {{"Replace", DEC_REPLACE},
+                 {"Metaspace", DEC_METASPACE},
+                 {"WordPiece", DEC_WORDPIECE},
+                 {"BPEDecoder", DEC_SUFFIX}};
     if (!strcmp(type, "Strip")) return strip_decoder(s, j);
     if (!strcmp(type, "Fuse")) {
         s->fused = true;
         return SY_OK;
     }
+    if (d->n_op && d->op[0].kind == DEC_SUFFIX) return sy_fail(s->err, SY_ENOSUP, "not supported after BPEDecoder");
     for (size_t i = 0; i < SY_COUNT(kinds); i++)
         if (!strcmp(kinds[i].name, type))
-            return s->fused ? sy_fail(s->err, SY_ENOSUP, "not supported after Fuse or ByteLevel") : token_decoder(s, j, kinds[i].kind);
+            return s->fused ? sy_fail(s->err, SY_ENOSUP, "not supported after Fuse or ByteLevel")
+                            : token_decoder(s, j, kinds[i].kind);
     if (!strcmp(type, "ByteLevel")) {
         if (s->fused || d->n_op || d->byte_fallback) return sy_fail(s->err, SY_ENOSUP, "not the first decoder");
         d->bytes = s->fused = true;

@@ -20,7 +20,7 @@ bool sy_vec_room(const struct sy_env *env, struct vec *v, size_t more, size_t si
     return true;
 }
 
-/* ---- vocabulary ----------------------------------------------------------------------------------------- */
+/* ---- vocabulary -------------------------------------------------------------------------------------- */
 
 struct vocab_slot {
     uint32_t hash, id_plus_one, off; /* id_plus_one 0: empty */
@@ -110,8 +110,7 @@ sy_status sy_vocab_add(struct vocab *v, int64_t id, const char *s, size_t n, uns
     if (taken && (flags & TOKEN_MODEL || v->flags[id] & TOKEN_ADDED))
         return sy_fail(err, SY_EFORMAT, "token id %lld is given to '%.60s' and to '%.60s'", (long long)id,
                        v->text + v->token[id].off, s);
-    if (n + 1 > v->cap_text - v->n_text)
-        return sy_fail(err, SY_EFORMAT, "the vocabulary changed while it was read");
+    if (n + 1 > v->cap_text - v->n_text) return sy_fail(err, SY_EFORMAT, "the vocabulary changed while it was read");
     uint32_t h = hash_text(s, n);
     struct vocab_slot *at = slot_of(v, s, n, h);
     if (!at) return sy_fail(err, SY_EFORMAT, "the vocabulary's texts collide in a hash table beyond reason");
@@ -152,10 +151,7 @@ bool sy_vocab_next(const struct vocab *v, uint32_t *at, struct vocab_entry *out)
     return false;
 }
 
-int32_t sy_vocab_find(const struct vocab *v, const char *s, size_t n)
-{
-    return sy_vocab_entry(v, s, n).id;
-}
+int32_t sy_vocab_find(const struct vocab *v, const char *s, size_t n) { return sy_vocab_entry(v, s, n).id; }
 
 int32_t sy_vocab_find_model(const struct vocab *v, const char *s, size_t n)
 {
@@ -170,7 +166,7 @@ int32_t sy_vocab_byte_token(const struct vocab *v, unsigned char b)
     return sy_vocab_find_model(v, name, sizeof name);
 }
 
-/* ---- trie ----------------------------------------------------------------------------------------------- */
+/* ---- trie -------------------------------------------------------------------------------------------- */
 
 struct trie_edge {
     uint32_t key; /* node << 8 | byte */

@@ -12,7 +12,8 @@ static void check_json_ids(const char *name, size_t i, struct sy_ids ids, const 
     if (!same) {
         print_ids("found", ids.at, ids.n);
         printf("expected:");
-        for (size_t k = 0; k < sy_json_len(want) && k < 60; k++) printf(" %d", (int)sy_json_int(sy_json_at(want, k), -1));
+        for (size_t k = 0; k < sy_json_len(want) && k < 60; k++)
+            printf(" %d", (int)sy_json_int(sy_json_at(want, k), -1));
         printf("\n");
         fail_msg("%s: case %zu: wrong ids", name, i);
     }

@@ -12,8 +12,8 @@
 #include "text/tokenizer.h"
 
 static const char *const fixtures[] = {
-    "bytelevel_deepseek", "bytelevel_gpt4", "bytelevel_llama3", "bytelevel_o200k", "bytelevel_qwen",
-    "bytelevel_qwen35", "spm_bpe_gemma", "spm_bpe_llama2", "spm_bpe_metaspace_first", "unigram",
+    "bytelevel_deepseek", "bytelevel_gpt4", "bytelevel_llama3", "bytelevel_o200k",         "bytelevel_qwen",
+    "bytelevel_qwen35",   "spm_bpe_gemma",  "spm_bpe_llama2",   "spm_bpe_metaspace_first", "unigram",
 };
 
 static struct sy_json *load_json(const char *name, const char *file)
@@ -33,7 +33,8 @@ static inline struct sy_json *parse(const char *text)
 {
     struct sy_err err = {0};
     struct sy_json *j = NULL;
-    if (sy_json_parse(sy_env_default(), text, strlen(text), false, &j, &err) != SY_OK) fail_msg("%s in %s", err.msg, text);
+    if (sy_json_parse(sy_env_default(), text, strlen(text), false, &j, &err) != SY_OK)
+        fail_msg("%s in %s", err.msg, text);
     return j;
 }
 
@@ -78,10 +79,10 @@ static inline void check_ids(struct sy_ids *ids, const int32_t *want, size_t n, 
     }
     sy_ids_release(ids);
 }
-#define CHECK_IDS(ids, ...)                                                                                            \
-    do {                                                                                                               \
-        struct sy_ids found_ = ids;                                                                                    \
-        check_ids(&found_, (const int32_t[]){__VA_ARGS__}, sizeof((int32_t[]){__VA_ARGS__}) / 4, #ids);                \
+#define CHECK_IDS(ids, ...)                                                                                          \
+    do {                                                                                                             \
+        struct sy_ids found_ = ids;                                                                                  \
+        check_ids(&found_, (const int32_t[]){__VA_ARGS__}, sizeof((int32_t[]){__VA_ARGS__}) / 4, #ids);              \
     } while (0)
 
 /* An allocator over the default one that fails its n-th call, counted from 0; -1: never. */
