@@ -23,7 +23,9 @@ bool sy_tpl_error(struct compile *c, sy_status st, int line, const char *fmt, ..
 void *sy_tpl_alloc(struct compile *c, size_t n, size_t size)
 {
     void *p = sy_arena_array(c->arena, n, size);
-    if (!p) sy_tpl_error(c, SY_ENOMEM, 1, "no memory for the template, or more than the %zu bytes it may use", c->arena->limit);
+    if (!p)
+        sy_tpl_error(c, SY_ENOMEM, 1, "no memory for the template, or more than the %zu bytes it may use",
+                     c->arena->limit);
     return p;
 }
 
@@ -59,12 +61,13 @@ static bool compile(struct compile *c, struct sy_template *t, const char *source
     return sy_tpl_lex(c, source, n) && (t->root = sy_tpl_parse(c)) && (t->scope = sy_tpl_analyse(c, t->root));
 }
 
-sy_status sy_template_compile(const struct sy_env *env, const char *source, size_t n, const struct sy_template_limits *limits,
-                              struct sy_template **out, struct sy_err *err)
+sy_status sy_template_compile(const struct sy_env *env, const char *source, size_t n,
+                              const struct sy_template_limits *limits, struct sy_template **out, struct sy_err *err)
 {
     struct sy_template_limits limit = with_defaults(limits);
     if (n > limit.source_bytes)
-        return sy_fail(err, SY_EFORMAT, "the chat template has %zu bytes, more than the %zu it may have", n, limit.source_bytes);
+        return sy_fail(err, SY_EFORMAT, "the chat template has %zu bytes, more than the %zu it may have", n,
+                       limit.source_bytes);
     if (!sy_utf8_valid(source, n)) return sy_fail(err, SY_EFORMAT, "the chat template is not valid UTF-8");
     struct sy_template *t = sy_new(env, sizeof *t);
     if (!t) return sy_fail(err, SY_ENOMEM, "no memory for a chat template");

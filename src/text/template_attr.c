@@ -8,7 +8,8 @@ static bool m_get(struct run *r, int op, const struct val *arg, struct val *out)
 {
     (void)op;
     const struct val *found;
-    if (!sy_tpl_hashable(&arg[1])) return sy_tpl_fail(r, SY_EARG, "a %s cannot be a key of a dict", sy_tpl_type(&arg[1]));
+    if (!sy_tpl_hashable(&arg[1]))
+        return sy_tpl_fail(r, SY_EARG, "a %s cannot be a key of a dict", sy_tpl_type(&arg[1]));
     if (!sy_tpl_dict_get(r, arg[0].dict, &arg[1], &found)) return false;
     *out = found ? *found : arg[2].kind == V_MISSING ? sy_tpl_none() : arg[2];
     return true;
@@ -83,23 +84,43 @@ static bool m_cycle(struct run *r, int op, const struct val *arg, struct val *ou
 }
 
 static const struct method_def dict_methods[] = {
-    {"get", m_get, 0, {"", ""}, 1, NULL},  {"items", m_view, VIEW_ITEMS, {0}, 0, NULL},
-    {"keys", m_view, VIEW_KEYS, {0}, 0, NULL}, {"values", m_view, VIEW_VALUES, {0}, 0, NULL},
-    {"copy", m_copy, 0, {0}, 0, NULL}, {.name = "clear"}, {.name = "pop"}, {.name = "popitem"},
-    {.name = "setdefault"}, {.name = "update"}, {.name = NULL},
+    {"get", m_get, 0, {"", ""}, 1, NULL},
+    {"items", m_view, VIEW_ITEMS, {0}, 0, NULL},
+    {"keys", m_view, VIEW_KEYS, {0}, 0, NULL},
+    {"values", m_view, VIEW_VALUES, {0}, 0, NULL},
+    {"copy", m_copy, 0, {0}, 0, NULL},
+    {.name = "clear"},
+    {.name = "pop"},
+    {.name = "popitem"},
+    {.name = "setdefault"},
+    {.name = "update"},
+    {.name = NULL},
 };
 static const struct method_def list_methods[] = {
-    {"count", m_search, COUNT, {""}, 1, NULL}, {"index", m_search, INDEX, {"", "", ""}, 1, NULL},
-    {"copy", m_copy, 0, {0}, 0, NULL}, {.name = "append"}, {.name = "clear"}, {.name = "pop"}, {.name = "reverse"},
-    {.name = "insert"}, {.name = "sort"}, {.name = "extend"}, {.name = "remove"}, {.name = NULL},
+    {"count", m_search, COUNT, {""}, 1, NULL},
+    {"index", m_search, INDEX, {"", "", ""}, 1, NULL},
+    {"copy", m_copy, 0, {0}, 0, NULL},
+    {.name = "append"},
+    {.name = "clear"},
+    {.name = "pop"},
+    {.name = "reverse"},
+    {.name = "insert"},
+    {.name = "sort"},
+    {.name = "extend"},
+    {.name = "remove"},
+    {.name = NULL},
 };
 static const struct method_def tuple_methods[] = {
-    {"count", m_search, COUNT, {""}, 1, NULL}, {"index", m_search, INDEX, {"", "", ""}, 1, NULL}, {.name = NULL},
+    {"count", m_search, COUNT, {""}, 1, NULL},
+    {"index", m_search, INDEX, {"", "", ""}, 1, NULL},
+    {.name = NULL},
 };
 static const struct method_def float_methods[] = {{"is_integer", m_whole, 0, {0}, 0, NULL}, {.name = NULL}};
 static const struct method_def int_methods[] = {{"bit_length", m_bits, 0, {0}, 0, NULL}, {.name = NULL}};
 static const struct method_def cycler_methods[] = {
-    {"next", m_cycle, 1, {0}, 0, NULL}, {"reset", m_cycle, 0, {0}, 0, NULL}, {.name = NULL},
+    {"next", m_cycle, 1, {0}, 0, NULL},
+    {"reset", m_cycle, 0, {0}, 0, NULL},
+    {.name = NULL},
 };
 
 static const struct method_def *find_method(const struct val *v, const struct str *name)
@@ -125,11 +146,13 @@ static const struct method_def *find_method(const struct val *v, const struct st
 static bool is_internal(const struct str *name)
 {
     static const char *const names[] = {
-        "class", "doc", "init", "new", "dict", "module", "eq", "ne", "lt", "le", "gt", "ge", "hash", "repr", "str", "format",
-        "dir", "sizeof", "reduce", "reduce_ex", "getattribute", "setattr", "delattr", "init_subclass", "subclasshook",
-        "getstate", "len", "getitem", "contains", "iter", "add", "mul", "rmul", "mod", "rmod", "getnewargs", "call", "func",
-        "self", "name", "qualname", "globals", "code", "bool", "int", "float", "or", "ror", "ior", "reversed", "setitem",
-        "delitem", "class_getitem", "iadd", "imul",
+        "class",        "doc",      "init",    "new",        "dict",          "module",  "eq",      "ne",
+        "lt",           "le",       "gt",      "ge",         "hash",          "repr",    "str",     "format",
+        "dir",          "sizeof",   "reduce",  "reduce_ex",  "getattribute",  "setattr", "delattr", "init_subclass",
+        "subclasshook", "getstate", "len",     "getitem",    "contains",      "iter",    "add",     "mul",
+        "rmul",         "mod",      "rmod",    "getnewargs", "call",          "func",    "self",    "name",
+        "qualname",     "globals",  "code",    "bool",       "int",           "float",   "or",      "ror",
+        "ior",          "reversed", "setitem", "delitem",    "class_getitem", "iadd",    "imul",
     };
     if (name->n < 5 || memcmp(name->at, "__", 2) || memcmp(name->at + name->n - 2, "__", 2)) return false;
     for (size_t i = 0; i < SY_COUNT(names); i++)
@@ -167,7 +190,10 @@ static bool small_attr(const struct val *v, const struct str *name, struct val *
         return true;
     }
     if (v->kind == V_RANGE && (sy_tpl_is(name, "start") || sy_tpl_is(name, "stop") || sy_tpl_is(name, "step"))) {
-        *out = sy_tpl_int(name->at[2] == 'a' ? v->range->start : name->at[2] == 'o' ? v->range->stop : v->range->step, v->taint);
+        *out = sy_tpl_int(name->at[2] == 'a'   ? v->range->start
+                          : name->at[2] == 'o' ? v->range->stop
+                                               : v->range->step,
+                          v->taint);
         return true;
     }
     if (v->kind == V_CYCLER && sy_tpl_is(name, "current")) {
@@ -274,7 +300,7 @@ bool sy_tpl_item(struct run *r, const struct val *v, const struct val *key, stru
     return sy_tpl_undefined(r, name, sy_tpl_type(v), NULL, out);
 }
 
-/* ---- slices ------------------------------------------------------------------------------------------------------------- */
+/* ---- slices -------------------------------------------------------- */
 
 struct slice {
     int64_t start, stop, step;
@@ -289,7 +315,8 @@ static bool slice_indices(struct run *r, const struct val bound[3], size_t len, 
     for (int i = 0; i < 3; i++) {
         given[i] = bound[i].kind != V_NONE;
         if (given[i] && !sy_tpl_index(&bound[i], &v[i]))
-            return sy_tpl_fail(r, SY_EARG, "slice indices must be integers or None, found '%s'", sy_tpl_type(&bound[i]));
+            return sy_tpl_fail(r, SY_EARG, "slice indices must be integers or None, found '%s'",
+                               sy_tpl_type(&bound[i]));
     }
     if (v[2] == 0) return sy_tpl_fail(r, SY_EARG, "a slice cannot have step 0");
     bool down = v[2] < 0;
@@ -341,7 +368,8 @@ bool sy_tpl_slice(struct run *r, const struct val *v, const struct val bound[3],
     if (v->kind == V_RANGE) {
         struct range *g = sy_tpl_get(r, 1, sizeof *g);
         if (!g) return false;
-        __int128 start = v->range->start + (__int128)v->range->step * c.start, step = (__int128)v->range->step * c.step;
+        __int128 start = v->range->start + (__int128)v->range->step * c.start,
+                 step = (__int128)v->range->step * c.step;
         if (step > INT64_MAX || step < INT64_MIN) step = step > 0 ? INT64_MAX : INT64_MIN; /* then n is 1 at most */
         __int128 stop = v->range->start + (__int128)v->range->step * c.stop;
         *g = (struct range){(int64_t)start, (int64_t)stop, (int64_t)step, c.n};

@@ -32,7 +32,8 @@ static bool object(struct run *r, const struct sy_json *j, int depth, struct val
     if (!d) return false;
     for (void *it = NULL; (it = sy_json_next(j, it, &key, &value));) {
         struct val k, v;
-        if (!key_text(r, key, &k) || !sy_tpl_from_json(r, value, depth + 1, &v) || !sy_tpl_dict_set(r, d, &k, &v)) return false;
+        if (!key_text(r, key, &k) || !sy_tpl_from_json(r, value, depth + 1, &v) || !sy_tpl_dict_set(r, d, &k, &v))
+            return false;
     }
     *out = (struct val){.kind = V_DICT, .taint = true, .dict = d};
     return true;
@@ -40,7 +41,8 @@ static bool object(struct run *r, const struct sy_json *j, int depth, struct val
 
 bool sy_tpl_from_json(struct run *r, const struct sy_json *j, int depth, struct val *out)
 {
-    if (depth > SY_TPL_DATA_DEPTH_MAX) return sy_tpl_fail(r, SY_EARG, "the conversation's data nest deeper than %d", SY_TPL_DATA_DEPTH_MAX);
+    if (depth > SY_TPL_DATA_DEPTH_MAX)
+        return sy_tpl_fail(r, SY_EARG, "the conversation's data nest deeper than %d", SY_TPL_DATA_DEPTH_MAX);
     if (!sy_tpl_spend(r, 1)) return false;
     if (sy_json_is_text(j)) return text(r, j, false, out);
     if (sy_json_is_object(j)) return object(r, j, depth, out);
@@ -62,8 +64,8 @@ bool sy_tpl_from_json(struct run *r, const struct sy_json *j, int depth, struct 
  * '<|' + role + '|>'. Any other word in their place is as untrusted as the rest. */
 static bool is_role(const struct sy_json *j)
 {
-    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "function", "ipython",
-                                        "environment", "observation", "model", "context", "documents"};
+    static const char *const roles[] = {"system",  "developer",   "user",        "assistant", "tool",    "function",
+                                        "ipython", "environment", "observation", "model",     "context", "documents"};
     const char *s = sy_json_text(j);
     for (size_t i = 0; s && i < SY_COUNT(roles); i++)
         if (!strcmp(s, roles[i])) return true;
@@ -91,7 +93,8 @@ static bool message(struct run *r, const struct sy_json *j, struct val *out)
     for (void *it = NULL; (it = sy_json_next(j, it, &key, &value));) {
         if (sy_json_is_null(value)) continue;
         bool role = !strcmp(key, "role") && is_role(value);
-        if (!(role ? text(r, value, true, &v) : sy_tpl_from_json(r, value, 2, &v)) || !set(r, d, key, &v)) return false;
+        if (!(role ? text(r, value, true, &v) : sy_tpl_from_json(r, value, 2, &v)) || !set(r, d, key, &v))
+            return false;
     }
     if (reasoning && !set(r, d, "reasoning_content", &why)) return false;
     *out = (struct val){.kind = V_DICT, .taint = true, .dict = d};
@@ -112,7 +115,7 @@ static bool messages(struct run *r, const struct sy_json *j, struct val *out)
     return l != NULL;
 }
 
-/* ---- continue_final_message ------------------------------------------------------------------------------------------- */
+/* ---- continue_final_message -------------------------------------------------------- */
 
 static bool append_tag(struct run *r, struct dict *d, const char *key, const struct str *old, struct chat_end *end)
 {
@@ -182,8 +185,9 @@ bool sy_tpl_cut(struct run *r, const struct chat_end *end)
     size_t i = b->len >= n ? b->len - n + 1 : 0;
     while (i > 0 && memcmp(b->at + i - 1, tag, n)) i--;
     if (!said || i == 0)
-        return sy_tpl_fail(r, SY_EARG, "continue_final_message: the final message does not appear in what the template makes "
-                                       "of the conversation");
+        return sy_tpl_fail(r, SY_EARG,
+                           "continue_final_message: the final message does not appear in what the template makes "
+                           "of the conversation");
     size_t len = i - 1;
     bool spaced = len + n < b->len && b->at[len + n] == ' ';
     if (!spaced) len = sy_tpl_trim_end(b->at, len); /* the template trims, so the message is taken as trimmed */
@@ -193,7 +197,7 @@ bool sy_tpl_cut(struct run *r, const struct chat_end *end)
     return true;
 }
 
-/* ---- variables ---------------------------------------------------------------------------------------------------------- */
+/* ---- variables -------------------------------------------------------- */
 
 static bool token(struct run *r, const char *name, const char *value)
 {
@@ -216,11 +220,12 @@ bool sy_tpl_chat(struct run *r, const struct sy_render *in, struct chat_end *end
     if (in->tools && !sy_tpl_from_json(r, in->tools, 1, &v)) return false;
     if (!set(r, r->vars, "tools", &v)) return false;
     v = sy_tpl_bool(in->add_generation_prompt, false);
-    if (!set(r, r->vars, "add_generation_prompt", &v) || !token(r, "bos_token", in->bos) || !token(r, "eos_token", in->eos) ||
-        !token(r, "pad_token", in->pad))
+    if (!set(r, r->vars, "add_generation_prompt", &v) || !token(r, "bos_token", in->bos) ||
+        !token(r, "eos_token", in->eos) || !token(r, "pad_token", in->pad))
         return false;
     for (void *it = NULL; in->kwargs && (it = sy_json_next(in->kwargs, it, &key, &value));) {
-        if (!strcmp(key, "messages")) return sy_tpl_fail(r, SY_EARG, "the variable 'messages' cannot be set by a keyword");
+        if (!strcmp(key, "messages"))
+            return sy_tpl_fail(r, SY_EARG, "the variable 'messages' cannot be set by a keyword");
         if (!strcmp(key, "continue_final_message")) {
             const char *name = sy_json_text(value);
             field = name && *name ? name : sy_json_bool(value, false) ? "content" : NULL;

@@ -37,7 +37,8 @@ static bool eval_concat(struct run *r, struct frame *f, const struct node *n, st
     const struct str *all = &sy_tpl_empty, *s;
     for (size_t i = 0; i < n->n_kid; i++) {
         struct val v;
-        if (!sy_tpl_eval(r, f, n->kid[i], &v) || !sy_tpl_str(r, &v, &s) || !(all = sy_tpl_concat(r, all, s))) return false;
+        if (!sy_tpl_eval(r, f, n->kid[i], &v) || !sy_tpl_str(r, &v, &s) || !(all = sy_tpl_concat(r, all, s)))
+            return false;
     }
     *out = sy_tpl_of_str(all);
     return true;
@@ -95,7 +96,7 @@ static bool eval_item(struct run *r, struct frame *f, const struct node *n, stru
     return sy_tpl_slice(r, &of, bound, out);
 }
 
-/* ---- calls ------------------------------------------------------------------------------------------------------------- */
+/* ---- calls -------------------------------------------------------- */
 
 static bool star_args(struct run *r, const struct val *v, struct args *args)
 {
@@ -123,7 +124,8 @@ static bool star_kwargs(struct run *r, const struct val *v, struct args *args, s
         const struct str *name = d->at[i].key.s;
         for (size_t k = 0; k < n_own; k++)
             if (kw[k].name->n == name->n && !memcmp(kw[k].name->at, name->at, name->n))
-                return sy_tpl_fail(r, SY_EARG, "the argument '%.*s' is given twice", (int)(name->n < 60 ? name->n : 60), name->at);
+                return sy_tpl_fail(r, SY_EARG, "the argument '%.*s' is given twice",
+                                   (int)(name->n < 60 ? name->n : 60), name->at);
         kw[args->n_kw++] = (struct named){name, d->at[i].value};
     }
     return true;
@@ -271,6 +273,7 @@ bool sy_tpl_assign(struct run *r, struct frame *f, const struct node *target, co
     const struct str *name = target->value.s;
     if (slot->kind != V_NS) return sy_tpl_fail(r, SY_EARG, "cannot assign an attribute to what is not a namespace");
     if (name->n && name->at[0] == '_')
-        return sy_tpl_fail(r, SY_EARG, "a namespace cannot have an attribute that begins with '_', found '%.60s'", name->at);
+        return sy_tpl_fail(r, SY_EARG, "a namespace cannot have an attribute that begins with '_', found '%.60s'",
+                           name->at);
     return sy_tpl_dict_set(r, slot->dict, &target->value, v);
 }

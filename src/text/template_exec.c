@@ -8,7 +8,7 @@ enum { SPANS_MAX = 1 << 20 };
 
 static enum flow run_body(struct run *r, struct frame *f, const struct node *body);
 
-/* ---- output ------------------------------------------------------------------------------------------------------------- */
+/* ---- output -------------------------------------------------------- */
 
 static bool mark(struct run *r, size_t lo, size_t hi, bool trusted)
 {
@@ -19,7 +19,8 @@ static bool mark(struct run *r, size_t lo, size_t hi, bool trusted)
     }
     if (o->n_span == r->cap_span) {
         size_t cap = r->cap_span ? 2 * r->cap_span : 64;
-        if (cap > SPANS_MAX) return sy_tpl_fail(r, SY_ENOMEM, "the output changes its origin more than %d times", SPANS_MAX);
+        if (cap > SPANS_MAX)
+            return sy_tpl_fail(r, SY_ENOMEM, "the output changes its origin more than %d times", SPANS_MAX);
         struct sy_span *s = sy_resize(r->env, o->span, r->cap_span * sizeof *s, cap * sizeof *s);
         if (!s) return sy_tpl_fail(r, SY_ENOMEM, "no memory for the spans of the output");
         o->span = s;
@@ -65,7 +66,7 @@ static enum flow capture(struct run *r, struct frame *f, const struct node *body
     return flow;
 }
 
-/* ---- frames -------------------------------------------------------------------------------------------------------------- */
+/* ---- frames -------------------------------------------------------- */
 
 static void enter_frame(struct run *r, struct frame *f)
 {
@@ -98,7 +99,7 @@ struct frame *sy_tpl_frame(struct run *r, struct frame *parent, const struct sco
     return f;
 }
 
-/* ---- macros -------------------------------------------------------------------------------------------------------------- */
+/* ---- macros -------------------------------------------------------- */
 
 static const char *macro_name(const struct node *def) { return def->kind == S_MACRO ? def->text->at : "caller"; }
 
@@ -111,7 +112,9 @@ static bool bind_named(struct run *r, const struct node *def, struct frame *f, c
     for (size_t k = 0; k < args->n_kw; k++) {
         const struct named *a = &args->kw[k];
         size_t i = args->n < def->n_kw ? args->n : def->n_kw;
-        while (i < def->n_kw && (def->kw[i].name->n != a->name->n || memcmp(def->kw[i].name->at, a->name->at, a->name->n))) i++;
+        while (i < def->n_kw &&
+               (def->kw[i].name->n != a->name->n || memcmp(def->kw[i].name->at, a->name->at, a->name->n)))
+            i++;
         if (i < def->n_kw) {
             f->slot[i] = a->value;
             continue;
@@ -131,7 +134,8 @@ static bool bind_named(struct run *r, const struct node *def, struct frame *f, c
         f->slot[s->kwargs] = (struct val){.kind = V_DICT, .dict = rest};
     }
     if (s->caller < 0) return true;
-    if ((caller.kind == V_MISSING || caller.kind == V_NONE) && !sy_tpl_undefined(r, NULL, NULL, "no caller defined", &caller))
+    if ((caller.kind == V_MISSING || caller.kind == V_NONE) &&
+        !sy_tpl_undefined(r, NULL, NULL, "no caller defined", &caller))
         return false;
     f->slot[s->caller] = caller;
     return true;
@@ -148,8 +152,8 @@ static bool bind_positions(struct run *r, const struct node *def, struct frame *
         if (extra) memcpy(l->at, args->at + def->n_kw, extra * sizeof *l->at);
         f->slot[s->varargs] = sy_tpl_of_list(V_TUPLE, l, false);
     } else if (extra) {
-        return sy_tpl_fail(r, SY_EARG, "macro '%.60s' takes not more than %zu arguments, found %zu", macro_name(def), def->n_kw,
-                           args->n);
+        return sy_tpl_fail(r, SY_EARG, "macro '%.60s' takes not more than %zu arguments, found %zu", macro_name(def),
+                           def->n_kw, args->n);
     }
     return true;
 }
@@ -158,14 +162,16 @@ bool sy_tpl_call_macro(struct run *r, const struct macro *m, const struct args *
 {
     const struct node *def = m->def;
     if (r->calls >= r->t->limit.depth)
-        return sy_tpl_fail(r, SY_EARG, "macro calls nest deeper than %d in '%.60s'", r->t->limit.depth, macro_name(def));
+        return sy_tpl_fail(r, SY_EARG, "macro calls nest deeper than %d in '%.60s'", r->t->limit.depth,
+                           macro_name(def));
     if (!sy_tpl_enter(r)) return false;
     struct frame *f = sy_tpl_frame(r, m->closure, def->scope);
     if (!f || !bind_positions(r, def, f, args) || !bind_named(r, def, f, args)) return false;
     for (size_t i = 0; i < def->n_kw; i++) {
         if (f->slot[i].kind != V_MISSING) continue;
-        if (!(def->kw[i].value ? sy_tpl_eval(r, f, def->kw[i].value, &f->slot[i])
-                               : sy_tpl_undefined(r, def->kw[i].name, NULL, "a parameter was not provided", &f->slot[i])))
+        if (!(def->kw[i].value
+                  ? sy_tpl_eval(r, f, def->kw[i].value, &f->slot[i])
+                  : sy_tpl_undefined(r, def->kw[i].name, NULL, "a parameter was not provided", &f->slot[i])))
             return false;
     }
     int line = r->line;
@@ -200,7 +206,8 @@ static bool run_call(struct run *r, struct frame *f, const struct node *n)
     static const struct str name = {.at = "caller", .n = 6, .n_char = 6, .trust = TRUSTED};
     struct val callee, caller, result;
     struct args args;
-    if (!new_macro(r, f, n, &caller) || !sy_tpl_eval(r, f, n->a->a, &callee) || !sy_tpl_arguments(r, f, n->a, &args, 1))
+    if (!new_macro(r, f, n, &caller) || !sy_tpl_eval(r, f, n->a->a, &callee) ||
+        !sy_tpl_arguments(r, f, n->a, &args, 1))
         return false;
     args.kw[args.n_kw++] = (struct named){&name, caller};
     r->line = n->line;
@@ -226,7 +233,7 @@ static bool run_generation(struct run *r, struct frame *f, const struct node *n)
     return sy_tpl_emit(r, text.s);
 }
 
-/* ---- loops --------------------------------------------------------------------------------------------------------------- */
+/* ---- loops -------------------------------------------------------- */
 
 struct loop {
     const struct node *def;
@@ -320,7 +327,8 @@ static bool loop_length(struct run *r, struct loop *l, size_t *out)
     return true;
 }
 
-static enum flow run_loop(struct run *r, struct frame *outer, const struct node *n, const struct val *over, int64_t depth0)
+static enum flow run_loop(struct run *r, struct frame *outer, const struct node *n, const struct val *over,
+                          int64_t depth0)
 {
     struct loop *l = sy_tpl_get(r, 1, sizeof *l);
     struct frame *f = l ? sy_tpl_frame(r, outer, n->scope) : NULL;
@@ -390,7 +398,8 @@ static bool loop_item(struct run *r, struct loop *l, bool next, struct val *out)
     bool there = l->index0 > 0;
     if (next && !peek(r, l, &there)) return false;
     if (there) *out = next ? l->peeked : l->before;
-    return there || sy_tpl_undefined(r, NULL, NULL, next ? "there is no next item" : "there is no previous item", out);
+    return there ||
+           sy_tpl_undefined(r, NULL, NULL, next ? "there is no next item" : "there is no previous item", out);
 }
 
 bool sy_tpl_loop_attr(struct run *r, struct loop *l, const struct str *name, bool *there, struct val *out)
@@ -405,7 +414,8 @@ bool sy_tpl_loop_attr(struct run *r, struct loop *l, const struct str *name, boo
     else if (sy_tpl_is(name, "first")) *out = sy_tpl_bool(i == 0, false);
     else if (sy_tpl_is(name, "depth0")) *out = sy_tpl_int(l->depth0, false);
     else if (sy_tpl_is(name, "depth")) *out = sy_tpl_int(l->depth0 + 1, false);
-    else if (sy_tpl_is(name, "previtem") || sy_tpl_is(name, "nextitem")) return loop_item(r, l, *name->at == 'n', out);
+    else if (sy_tpl_is(name, "previtem") || sy_tpl_is(name, "nextitem"))
+        return loop_item(r, l, *name->at == 'n', out);
     else if (sy_tpl_is(name, "last")) {
         bool next;
         if (!peek(r, l, &next)) return false;
@@ -433,7 +443,7 @@ static enum flow run_for(struct run *r, struct frame *f, const struct node *n)
     return run_loop(r, f, n, &over, 0);
 }
 
-/* ---- the other statements ------------------------------------------------------------------------------------------------- */
+/* ---- the other statements -------------------------------------------------------- */
 
 static enum flow run_if(struct run *r, struct frame *f, const struct node *n)
 {

@@ -69,14 +69,47 @@ bool sy_tpl_skip_name(struct parser *p, const char *name)
 bool sy_tpl_unexpected(struct parser *p, const char *wanted)
 {
     static const char *const names[] = {
-        "the end of the template", "text", "'{{'", "'}}'", "'{%'", "'%}'", "a name", "a string", "an integer", "a number",
-        "'+'", "'-'", "'*'", "'/'", "'//'", "'%'", "'**'", "'~'", "'=='", "'!='", "'<'", "'<='", "'>'", "'>='", "'='",
-        "'.'", "':'", "'|'", "','", "';'", "'('", "')'", "'['", "']'", "'{'", "'}'",
+        "the end of the template",
+        "text",
+        "'{{'",
+        "'}}'",
+        "'{%'",
+        "'%}'",
+        "a name",
+        "a string",
+        "an integer",
+        "a number",
+        "'+'",
+        "'-'",
+        "'*'",
+        "'/'",
+        "'//'",
+        "'%'",
+        "'**'",
+        "'~'",
+        "'=='",
+        "'!='",
+        "'<'",
+        "'<='",
+        "'>'",
+        "'>='",
+        "'='",
+        "'.'",
+        "':'",
+        "'|'",
+        "','",
+        "';'",
+        "'('",
+        "')'",
+        "'['",
+        "']'",
+        "'{'",
+        "'}'",
     };
     const struct token *t = p->tok;
     if (t->kind == T_NAME)
-        return sy_tpl_error(p->c, SY_EFORMAT, t->line, "expected %s, found '%.*s'", wanted, (int)(t->n < 60 ? t->n : 60),
-                            t->at);
+        return sy_tpl_error(p->c, SY_EFORMAT, t->line, "expected %s, found '%.*s'", wanted,
+                            (int)(t->n < 60 ? t->n : 60), t->at);
     return sy_tpl_error(p->c, SY_EFORMAT, t->line, "expected %s, found %s", wanted, names[t->kind]);
 }
 
@@ -110,7 +143,7 @@ static struct node *constant(struct parser *p, int line, struct val v)
     return n;
 }
 
-/* ---- calls, subscripts, filters, tests --------------------------------------------------------------------- */
+/* ---- calls, subscripts, filters, tests -------------------------------------------------------- */
 
 static bool argument(struct parser *p, struct node *call)
 {
@@ -209,15 +242,13 @@ static struct node *subscript(struct parser *p, struct node *object)
             sy_tpl_error(p->c, SY_EFORMAT, t->line, "a slice cannot be part of a tuple of subscripts");
             return NULL;
         }
-        if (index && !tuple && (!(tuple = sy_tpl_node(p, E_TUPLE, t->line)) || !sy_tpl_kid(p, tuple, index))) return NULL;
+        if (index && !tuple && (!(tuple = sy_tpl_node(p, E_TUPLE, t->line)) || !sy_tpl_kid(p, tuple, index)))
+            return NULL;
         if (tuple && !sy_tpl_kid(p, tuple, next)) return NULL;
         index = next;
     }
     p->tok++;
-    if (!index) {
-        sy_tpl_error(p->c, SY_EFORMAT, t->line, "expected a subscript between '[' and ']'");
-        return NULL;
-    }
+    if (!index && !(tuple = sy_tpl_node(p, E_TUPLE, t->line))) return NULL; /* x[] is x[()] to jinja2 */
     return join(p, E_ITEM, t->line, object, tuple ? tuple : index);
 }
 
@@ -296,7 +327,7 @@ static struct node *filters_and_tests(struct parser *p, struct node *n)
     return n;
 }
 
-/* ---- literals ----------------------------------------------------------------------------------------------- */
+/* ---- literals -------------------------------------------------------- */
 
 static struct node *strings(struct parser *p)
 {
@@ -417,7 +448,7 @@ struct node *sy_tpl_tuple(struct parser *p, bool with_cond, enum tuple_end end, 
     return NULL;
 }
 
-/* ---- operators ---------------------------------------------------------------------------------------------- */
+/* ---- operators -------------------------------------------------------- */
 
 static struct node *unary(struct parser *p, bool with_filter)
 {
@@ -494,7 +525,7 @@ static struct node *compare(struct parser *p)
     return n ? n : first;
 }
 
-static struct node *not(struct parser *p)
+static struct node * not(struct parser * p)
 {
     int line = p->tok->line;
     if (!sy_tpl_skip_name(p, "not")) return compare(p);

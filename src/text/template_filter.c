@@ -43,9 +43,11 @@ static bool f_title(struct run *r, const struct val *arg, struct val *out)
         size_t first = end > i ? sy_utf8_next(s->at + i, s->n - i, &c) : 0;
         const struct str *head = sy_tpl_part(r, s, i, first), *tail = sy_tpl_part(r, s, i + first, end - i - first);
         struct val up, low;
-        if (!head || !tail || !sy_tpl_case(r, head, CASE_UPPER, &up) || !sy_tpl_case(r, tail, CASE_LOWER, &low)) return false;
+        if (!head || !tail || !sy_tpl_case(r, head, CASE_UPPER, &up) || !sy_tpl_case(r, tail, CASE_LOWER, &low))
+            return false;
         size_t sep = end < s->n ? sy_utf8_next(s->at + end, s->n - end, &c) : 0;
-        if (!sy_tpl_add_str(r, st, up.s) || !sy_tpl_add_str(r, st, low.s) || !sy_tpl_add_part(r, st, s, end, sep)) return false;
+        if (!sy_tpl_add_str(r, st, up.s) || !sy_tpl_add_str(r, st, low.s) || !sy_tpl_add_part(r, st, s, end, sep))
+            return false;
         i = end + sep;
     }
     return sy_tpl_took(r, st, out);
@@ -122,7 +124,8 @@ static bool f_indent(struct run *r, const struct val *arg, struct val *out)
     if (first && !sy_tpl_add_fill(r, st, by, width)) return false;
     for (size_t i = 0; i < lines.list->n; i++) {
         const struct str *line = lines.list->at[i].s;
-        if (i && (!sy_tpl_add_str(r, st, &newline) || ((blank || line->n) && !sy_tpl_add_fill(r, st, by, width)))) return false;
+        if (i && (!sy_tpl_add_str(r, st, &newline) || ((blank || line->n) && !sy_tpl_add_fill(r, st, by, width))))
+            return false;
         if (!sy_tpl_add_str(r, st, line)) return false;
     }
     return sy_tpl_took(r, st, out);
@@ -141,7 +144,8 @@ static bool f_truncate(struct run *r, const struct val *arg, struct val *out)
         return sy_tpl_fail(r, SY_EARG, "truncate: length and leeway must be integers");
     int64_t n_end = (int64_t)sy_tpl_chars(r, end);
     if (length < n_end || leeway < 0)
-        return sy_tpl_fail(r, SY_EARG, "truncate: the length must not be below that of the end mark, nor the leeway below 0");
+        return sy_tpl_fail(r, SY_EARG,
+                           "truncate: the length must not be below that of the end mark, nor the leeway below 0");
     if ((int64_t)n <= length + leeway) {
         *out = arg[0]; /* of whatever type: jinja2 looks no closer */
         return true;
@@ -204,7 +208,8 @@ static bool quote(struct run *r, struct store *st, const struct val *v, bool que
     if (!sy_tpl_str(r, v, &s) || !sy_tpl_spend(r, s->n / 8)) return false;
     for (size_t i = 0; i < s->n; i++) {
         char c = s->at[i], hex[4];
-        bool plain = c && ((c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || strchr("_.-~", c)), trusted;
+        bool plain = c && ((c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || strchr("_.-~", c)),
+             trusted;
         sy_tpl_piece(s, i, &trusted);
         if (plain || (c == '/' && !query)) hex[0] = c;
         else if (c == ' ' && query) hex[0] = '+';
@@ -236,12 +241,13 @@ static bool f_urlencode(struct run *r, const struct val *arg, struct val *out)
     }
 }
 
-/* ---- numbers ----------------------------------------------------------------------------------------------------------- */
+/* ---- numbers -------------------------------------------------------- */
 
 static bool f_abs(struct run *r, const struct val *arg, struct val *out)
 {
     double d;
-    if (!sy_tpl_as_float(&arg[0], &d)) return sy_tpl_fail(r, SY_EARG, "abs needs a number, found '%s'", sy_tpl_type(&arg[0]));
+    if (!sy_tpl_as_float(&arg[0], &d))
+        return sy_tpl_fail(r, SY_EARG, "abs needs a number, found '%s'", sy_tpl_type(&arg[0]));
     bool minus = arg[0].kind == V_FLOAT ? signbit(arg[0].f) : arg[0].kind == V_INT && arg[0].i < 0;
     return sy_tpl_negate(r, &arg[0], minus, out);
 }
@@ -251,15 +257,18 @@ static bool f_round(struct run *r, const struct val *arg, struct val *out)
     static const struct str common = {.at = "common", .n = 6};
     int64_t digits = 0;
     double d;
-    if (given(&arg[1]) && !sy_tpl_index(&arg[1], &digits)) return sy_tpl_fail(r, SY_EARG, "round: the precision must be an integer");
+    if (given(&arg[1]) && !sy_tpl_index(&arg[1], &digits))
+        return sy_tpl_fail(r, SY_EARG, "round: the precision must be an integer");
     if (given(&arg[2]) && !need_text(r, "round", &arg[2])) return false;
     const struct str *method = given(&arg[2]) ? arg[2].s : &common;
     bool up = sy_tpl_is(method, "ceil");
     if (!up && !sy_tpl_is(method, "floor")) {
-        if (!sy_tpl_is(method, "common")) return sy_tpl_fail(r, SY_EARG, "round: the method must be common, ceil or floor");
+        if (!sy_tpl_is(method, "common"))
+            return sy_tpl_fail(r, SY_EARG, "round: the method must be common, ceil or floor");
         return sy_tpl_round(r, &arg[0], digits, out);
     }
-    if (!sy_tpl_as_float(&arg[0], &d)) return sy_tpl_fail(r, SY_EARG, "round needs a number, found '%s'", sy_tpl_type(&arg[0]));
+    if (!sy_tpl_as_float(&arg[0], &d))
+        return sy_tpl_fail(r, SY_EARG, "round needs a number, found '%s'", sy_tpl_type(&arg[0]));
     double unit = pow(10, (double)digits), whole = up ? ceil(d * unit) : floor(d * unit);
     if (!isfinite(whole)) return sy_tpl_fail(r, SY_EARG, "round: the number is not finite");
     *out = sy_tpl_float(whole / unit, arg[0].taint);
@@ -291,7 +300,8 @@ static bool f_float(struct run *r, const struct val *arg, struct val *out)
 {
     double d;
     if (arg[0].kind == V_UNDEF) return sy_tpl_undef_fail(r, &arg[0]);
-    bool good = arg[0].kind == V_STR ? sy_tpl_parse_float(arg[0].s->at, arg[0].s->n, &d) : sy_tpl_as_float(&arg[0], &d);
+    bool good =
+        arg[0].kind == V_STR ? sy_tpl_parse_float(arg[0].s->at, arg[0].s->n, &d) : sy_tpl_as_float(&arg[0], &d);
     *out = good ? sy_tpl_float(d, sy_tpl_tainted(&arg[0])) : given(&arg[1]) ? arg[1] : sy_tpl_float(0, false);
     return true;
 }
@@ -303,7 +313,8 @@ static bool f_filesizeformat(struct run *r, const struct val *arg, struct val *o
     struct val number = {0};
     char text[400];
     if (!f_float(r, (const struct val[]){arg[0], {.kind = V_NONE}}, &number)) return false;
-    if (number.kind == V_NONE) return sy_tpl_fail(r, SY_EARG, "filesizeformat needs a number, found '%s'", sy_tpl_type(&arg[0]));
+    if (number.kind == V_NONE)
+        return sy_tpl_fail(r, SY_EARG, "filesizeformat needs a number, found '%s'", sy_tpl_type(&arg[0]));
     bool is_binary = sy_tpl_truth(&arg[1]);
     double base = is_binary ? 1024 : 1000, v = number.f, unit = base;
     size_t i = 0;
@@ -316,7 +327,7 @@ static bool f_filesizeformat(struct run *r, const struct val *arg, struct val *o
     return give(sy_tpl_copy(r, text, strlen(text), !number.taint), out);
 }
 
-/* ---- the rest ---------------------------------------------------------------------------------------------------------- */
+/* ---- the rest -------------------------------------------------------- */
 
 static bool f_default(struct run *r, const struct val *arg, struct val *out)
 {
@@ -335,7 +346,8 @@ static bool f_attr(struct run *r, const struct val *arg, struct val *out)
 
 static bool f_tojson(struct run *r, const struct val *arg, struct val *out)
 {
-    static const struct str comma = {.at = ", ", .n = 2, .trust = TRUSTED}, colon = {.at = ": ", .n = 2, .trust = TRUSTED},
+    static const struct str comma = {.at = ", ", .n = 2, .trust = TRUSTED},
+                            colon = {.at = ": ", .n = 2, .trust = TRUSTED},
                             tight = {.at = ",", .n = 1, .trust = TRUSTED};
     struct text_how how = {.ascii = sy_tpl_truth(&arg[1]), .sort = sy_tpl_truth(&arg[4])};
     int64_t width;
@@ -346,7 +358,8 @@ static bool f_tojson(struct run *r, const struct val *arg, struct val *out)
             how.indent = arg[2].s;
         } else {
             static const struct str space = {.at = " ", .n = 1, .n_char = 1, .trust = TRUSTED};
-            if (!sy_tpl_index(&arg[2], &width)) return sy_tpl_fail(r, SY_EARG, "tojson: indent must be an integer or a string");
+            if (!sy_tpl_index(&arg[2], &width))
+                return sy_tpl_fail(r, SY_EARG, "tojson: indent must be an integer or a string");
             if (!st || !sy_tpl_add_fill(r, st, &space, width) || !sy_tpl_took(r, st, &by)) return false;
             how.indent = by.s;
         }
@@ -393,7 +406,10 @@ static const struct filter filters[] = {
     {"wordcount", f_wordcount, {0}, 0, NULL},
 };
 
-static bool named(const char *have, const char *name, size_t n) { return strlen(have) == n && !memcmp(have, name, n); }
+static bool named(const char *have, const char *name, size_t n)
+{
+    return strlen(have) == n && !memcmp(have, name, n);
+}
 
 const struct filter *sy_tpl_filter_find(const char *name, size_t n)
 {
@@ -408,20 +424,25 @@ const char *sy_tpl_refused_filter(const char *name, size_t n)
 {
     static const char *const refused[][2] = {
         {"random", "a prompt must not differ from one rendering to the next"},
-        {"urlize", "it makes HTML"}, {"xmlattr", "it makes HTML"}, {"striptags", "it reads HTML"},
-        {"pprint", "use tojson or string"}, {"wordwrap", "use truncate or indent"},
+        {"urlize", "it makes HTML"},
+        {"xmlattr", "it makes HTML"},
+        {"striptags", "it reads HTML"},
+        {"pprint", "use tojson or string"},
+        {"wordwrap", "use truncate or indent"},
     };
     for (size_t i = 0; i < SY_COUNT(refused); i++)
         if (named(refused[i][0], name, n)) return refused[i][1];
     return NULL;
 }
 
-bool sy_tpl_filter_call(struct run *r, const struct filter *f, const struct val *v, const struct args *args, struct val *out)
+bool sy_tpl_filter_call(struct run *r, const struct filter *f, const struct val *v, const struct args *args,
+                        struct val *out)
 {
     struct val arg[1 + SY_TPL_PARAM_MAX] = {*v};
     if (!sy_tpl_enter(r)) return false;
-    bool good = f->free_call ? f->free_call(r, v, args, out)
-                             : sy_tpl_bind(r, f->name, f->param, f->n_required, args, arg + 1) && f->call(r, arg, out);
+    bool good = f->free_call
+                    ? f->free_call(r, v, args, out)
+                    : sy_tpl_bind(r, f->name, f->param, f->n_required, args, arg + 1) && f->call(r, arg, out);
     r->depth--;
     return good;
 }

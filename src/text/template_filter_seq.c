@@ -29,7 +29,7 @@ static struct list *room(struct run *r, size_t n)
     return l;
 }
 
-/* ---- attributes by path: "a.b.0" ------------------------------------------------------------------------------------- */
+/* ---- attributes by path: "a.b.0" -------------------------------------------------------- */
 
 enum { PARTS_MAX = 16 };
 struct path {
@@ -64,10 +64,7 @@ static bool path_of(struct run *r, const struct val *attribute, struct path *p)
     return true;
 }
 
-static bool fold(struct run *r, struct val *v)
-{
-    return v->kind != V_STR || sy_tpl_case(r, v->s, CASE_LOWER, v);
-}
+static bool fold(struct run *r, struct val *v) { return v->kind != V_STR || sy_tpl_case(r, v->s, CASE_LOWER, v); }
 
 static bool follow(struct run *r, const struct path *p, const struct val *item, struct val *out)
 {
@@ -81,7 +78,7 @@ static bool follow(struct run *r, const struct path *p, const struct val *item, 
     return !p->ignore_case || fold(r, out);
 }
 
-/* ---- map, select, reject ------------------------------------------------------------------------------------------------ */
+/* ---- map, select, reject -------------------------------------------------------- */
 
 static bool named_filter(struct run *r, const struct val *name, const struct filter **f)
 {
@@ -96,7 +93,8 @@ static bool map_path(struct run *r, const struct args *args, struct path *p)
     const struct val *attribute = NULL;
     for (size_t i = 0; i < args->n_kw; i++) {
         if (sy_tpl_is(args->kw[i].name, "attribute")) attribute = &args->kw[i].value;
-        else if (sy_tpl_is(args->kw[i].name, "default")) p->otherwise = given(&args->kw[i].value) ? &args->kw[i].value : NULL;
+        else if (sy_tpl_is(args->kw[i].name, "default"))
+            p->otherwise = given(&args->kw[i].value) ? &args->kw[i].value : NULL;
         else return sy_tpl_fail(r, SY_EARG, "map: unexpected argument '%.60s'", args->kw[i].name->at);
     }
     if (!attribute) return sy_tpl_fail(r, SY_EARG, "map needs the name of a filter or attribute=...");
@@ -111,8 +109,8 @@ static bool map(struct run *r, const struct val *value, const struct args *args,
     if (!sy_tpl_truth(value)) return (*l = room(r, 0)) != NULL;
     if (!(args->n ? named_filter(r, &args->at[0], &f) : map_path(r, args, &p))) return false;
     if (!(in = sy_tpl_to_list(r, value)) || !(*l = room(r, in->n))) return false;
-    struct args rest = {.at = args->n ? args->at + 1 : NULL, .n = args->n ? args->n - 1 : 0, .kw = args->kw,
-                        .n_kw = args->n_kw};
+    struct args rest = {
+        .at = args->n ? args->at + 1 : NULL, .n = args->n ? args->n - 1 : 0, .kw = args->kw, .n_kw = args->n_kw};
     for (size_t i = 0; i < in->n; i++) {
         struct val *to = &(*l)->at[i];
         if (!(f ? sy_tpl_filter_call(r, f, &in->at[i], &rest, to) : follow(r, &p, &in->at[i], to))) return false;
@@ -162,7 +160,8 @@ static bool select_into(struct run *r, const struct val *value, const struct arg
     return true;
 }
 
-static bool choose(struct run *r, const struct val *value, const struct args *args, bool by_attr, bool want, struct val *out)
+static bool choose(struct run *r, const struct val *value, const struct args *args, bool by_attr, bool want,
+                   struct val *out)
 {
     struct list *l = NULL;
     int depth = r->depth;
@@ -187,7 +186,7 @@ static bool f_rejectattr(struct run *r, const struct val *v, const struct args *
     return choose(r, v, a, true, false, out);
 }
 
-/* ---- taking ---------------------------------------------------------------------------------------------------------------- */
+/* ---- taking -------------------------------------------------------- */
 
 static bool f_length(struct run *r, const struct val *arg, struct val *out)
 {
@@ -219,7 +218,8 @@ static bool f_last(struct run *r, const struct val *arg, struct val *out)
 {
     const struct val *v = &arg[0];
     size_t n;
-    if (!sy_tpl_is_iterable(v) || v->kind == V_ITER) return sy_tpl_fail(r, SY_EARG, "last: a %s cannot be reversed", sy_tpl_type(v));
+    if (!sy_tpl_is_iterable(v) || v->kind == V_ITER)
+        return sy_tpl_fail(r, SY_EARG, "last: a %s cannot be reversed", sy_tpl_type(v));
     if (!sy_tpl_len(r, v, &n)) return false;
     if (!n) return sy_tpl_undefined(r, NULL, NULL, "no last item, the sequence was empty", out);
     if (v->kind == V_STR || v->kind == V_LIST || v->kind == V_TUPLE || v->kind == V_RANGE) {
@@ -281,7 +281,7 @@ static bool f_join(struct run *r, const struct val *arg, struct val *out)
     }
 }
 
-/* ---- ordering --------------------------------------------------------------------------------------------------------------- */
+/* ---- ordering -------------------------------------------------------- */
 
 static struct list *copied(struct run *r, const struct val *v)
 {
@@ -330,7 +330,8 @@ static bool f_dictsort(struct run *r, const struct val *arg, struct val *out)
 {
     bool by_value = arg[2].kind == V_STR && sy_tpl_is(arg[2].s, "value");
     if (arg[0].kind == V_UNDEF) return sy_tpl_undef_fail(r, &arg[0]);
-    if (arg[0].kind != V_DICT) return sy_tpl_fail(r, SY_EARG, "dictsort: expected a dict, found '%s'", sy_tpl_type(&arg[0]));
+    if (arg[0].kind != V_DICT)
+        return sy_tpl_fail(r, SY_EARG, "dictsort: expected a dict, found '%s'", sy_tpl_type(&arg[0]));
     if (arg[2].kind != V_MISSING && !by_value && !(arg[2].kind == V_STR && sy_tpl_is(arg[2].s, "key")))
         return sy_tpl_fail(r, SY_EARG, "dictsort: can sort by 'key' or 'value' only");
     struct view items = {arg[0].dict, VIEW_ITEMS};
@@ -408,7 +409,7 @@ static bool f_sum(struct run *r, const struct val *arg, struct val *out)
     return true;
 }
 
-/* ---- grouping ---------------------------------------------------------------------------------------------------------------- */
+/* ---- grouping -------------------------------------------------------- */
 
 static bool add_row(struct run *r, struct list *l, const struct list *in, size_t from, size_t have, size_t want,
                     const struct val *fill, bool taint)
@@ -473,7 +474,8 @@ static bool f_slice(struct run *r, const struct val *arg, struct val *out)
     return generator(r, good, l, depth, sy_tpl_tainted(&arg[0]), out);
 }
 
-static bool group(struct run *r, const struct list *items, size_t from, size_t to, const struct path *p, struct val *out)
+static bool group(struct run *r, const struct list *items, size_t from, size_t to, const struct path *p,
+                  struct val *out)
 {
     struct list *members = sy_tpl_list(r, to - from), *pair = sy_tpl_list(r, 2);
     if (!members || !pair) return false;

@@ -51,8 +51,8 @@ static bool put_text(struct run *r, struct store *to, const struct spec *f, cons
 }
 
 /* A number's digits with their sign and prefix, padded. */
-static bool put_digits(struct run *r, struct store *to, const struct spec *f, bool minus, const char *mark, const char *digits,
-                       bool trusted)
+static bool put_digits(struct run *r, struct store *to, const struct spec *f, bool minus, const char *mark,
+                       const char *digits, bool trusted)
 {
     char prefix[4];
     snprintf(prefix, sizeof prefix, "%s%s", minus ? "-" : f->sign == '+' ? "+" : f->sign == ' ' ? " " : "", mark);
@@ -84,7 +84,10 @@ static bool put_int(struct run *r, struct store *to, const struct spec *f, __int
     if (f->precision > PRECISION_MAX) return sy_tpl_fail(r, SY_EARG, "a precision above %d", PRECISION_MAX);
     for (int64_t i = 0; i < zeros; i++) text[i] = '0';
     strcat(text, digits);
-    const char *mark = !f->alt || base == 10 ? "" : base == 16 ? (f->type == 'X' ? "0X" : "0x") : base == 8 ? "0o" : "0b";
+    const char *mark = !f->alt || base == 10 ? ""
+                       : base == 16          ? (f->type == 'X' ? "0X" : "0x")
+                       : base == 8           ? "0o"
+                                             : "0b";
     if (!f->comma && !f->under) return put_digits(r, to, f, v < 0, mark, text, trusted);
     group_digits(text, base == 10 ? 3 : 4, f->comma ? ',' : '_', grouped, sizeof grouped);
     return put_digits(r, to, f, v < 0, mark, grouped, trusted);
@@ -122,10 +125,11 @@ static bool put_char(struct run *r, struct store *to, const struct spec *f, cons
         return sy_tpl_fail(r, SY_EARG, "%%c needs one character or its number");
     struct store *st = sy_tpl_store(r, 4);
     struct val text;
-    return st && sy_tpl_add_char(r, st, (uint32_t)c, !v->taint) && sy_tpl_took(r, st, &text) && put_text(r, to, f, text.s);
+    return st && sy_tpl_add_char(r, st, (uint32_t)c, !v->taint) && sy_tpl_took(r, st, &text) &&
+           put_text(r, to, f, text.s);
 }
 
-/* ---- "%s" % x ------------------------------------------------------------------------------------------------------ */
+/* ---- "%s" % x -------------------------------------------------------- */
 
 struct percent {
     struct run *r;
@@ -143,7 +147,8 @@ static bool next_arg(struct percent *p, struct val *out)
         return true;
     }
     bool tuple = p->arg->kind == V_TUPLE;
-    if (p->used >= (tuple ? p->arg->list->n : 1)) return sy_tpl_fail(p->r, SY_EARG, "%%: not enough arguments for the format");
+    if (p->used >= (tuple ? p->arg->list->n : 1))
+        return sy_tpl_fail(p->r, SY_EARG, "%%: not enough arguments for the format");
     *out = tuple ? p->arg->list->at[p->used] : *p->arg;
     p->used++;
     return true;
@@ -163,7 +168,8 @@ static bool percent_key(struct percent *p)
     struct val key = sy_tpl_of_str(name);
     const struct val *found;
     if (!sy_tpl_dict_get(p->r, p->arg->dict, &key, &found)) return false;
-    if (!found) return sy_tpl_fail(p->r, SY_EARG, "%%: the dict has no '%.*s'", (int)(name->n < 60 ? name->n : 60), name->at);
+    if (!found)
+        return sy_tpl_fail(p->r, SY_EARG, "%%: the dict has no '%.*s'", (int)(name->n < 60 ? name->n : 60), name->at);
     p->key_value = *found;
     p->has_key = true;
     return true;
@@ -233,7 +239,8 @@ static bool percent_one(struct percent *p, struct store *to)
     if (f.type == 'c') return put_char(r, to, &f, &v);
     if (f.type == 's') return sy_tpl_str(r, &v, &text) && put_text(r, to, &f, text);
     if (f.type == 'r' || f.type == 'a') return sy_tpl_repr(r, &v, &text) && put_text(r, to, &f, text);
-    if (!sy_tpl_as_float(&v, &d)) return sy_tpl_fail(r, SY_EARG, "%%%c needs a number, found '%s'", f.type, sy_tpl_type(&v));
+    if (!sy_tpl_as_float(&v, &d))
+        return sy_tpl_fail(r, SY_EARG, "%%%c needs a number, found '%s'", f.type, sy_tpl_type(&v));
     if (strchr("eEfFgG", f.type)) return put_float(r, to, &f, d, !v.taint);
     __int128 i = v.kind == V_BOOL ? v.b : v.i;
     if (v.kind == V_FLOAT) {
@@ -261,7 +268,7 @@ bool sy_tpl_percent(struct run *r, const struct str *fmt, const struct val *arg,
     return sy_tpl_took(r, to, out);
 }
 
-/* ---- "{}".format(x) --------------------------------------------------------------------------------------------------- */
+/* ---- "{}".format(x) -------------------------------------------------------- */
 
 struct fmt {
     struct run *r;
@@ -298,7 +305,8 @@ static bool read_spec(struct run *r, const struct str *s, struct spec *f)
         if (!read_number(s, &i, &f->precision)) return sy_tpl_fail(r, SY_EARG, "format: a precision is missing");
     }
     if (i < s->n) f->type = s->at[i++];
-    return i == s->n || sy_tpl_fail(r, SY_EARG, "format: malformed specification '%.*s'", (int)(s->n < 60 ? s->n : 60), s->at);
+    return i == s->n ||
+           sy_tpl_fail(r, SY_EARG, "format: malformed specification '%.*s'", (int)(s->n < 60 ? s->n : 60), s->at);
 }
 
 static bool format_number(struct run *r, struct store *to, struct spec *f, const struct val *v)
@@ -350,7 +358,8 @@ static bool field_start(struct fmt *x, const struct str *name, struct val *out)
         } else {
             x->next = -1;
         }
-        if (x->map || (size_t)index >= x->args->n) return sy_tpl_fail(x->r, SY_EARG, "format: there is no argument %d", (int)index);
+        if (x->map || (size_t)index >= x->args->n)
+            return sy_tpl_fail(x->r, SY_EARG, "format: there is no argument %d", (int)index);
         *out = x->args->at[index];
         return true;
     }
@@ -362,8 +371,8 @@ static bool field_start(struct fmt *x, const struct str *name, struct val *out)
     }
     const struct val *found = x->map ? sy_tpl_dict_text(x->map, name->at, name->n) : NULL;
     if (found) *out = *found;
-    return found || sy_tpl_fail(x->r, SY_EARG, "format: there is no argument '%.*s'", (int)(name->n < 60 ? name->n : 60),
-                                name->at);
+    return found || sy_tpl_fail(x->r, SY_EARG, "format: there is no argument '%.*s'",
+                                (int)(name->n < 60 ? name->n : 60), name->at);
 }
 
 /* name.attribute[item]... */
@@ -379,7 +388,8 @@ static bool field(struct fmt *x, const struct str *path, struct val *out)
         while (i < path->n && (item ? path->at[i] != ']' : path->at[i] != '.' && path->at[i] != '[')) i++;
         end = i;
         if (item && (i == path->n || (++i < path->n && path->at[i] != '.' && path->at[i] != '[')))
-            return sy_tpl_fail(x->r, SY_EARG, "format: malformed field '%.*s'", (int)(path->n < 60 ? path->n : 60), path->at);
+            return sy_tpl_fail(x->r, SY_EARG, "format: malformed field '%.*s'", (int)(path->n < 60 ? path->n : 60),
+                               path->at);
         struct val key, of = *out;
         int64_t index;
         size_t k = 0;
@@ -415,10 +425,12 @@ static bool replacement(struct fmt *x, struct store *to, const struct str *s, si
     size_t colon = name_end + (conversion ? 2 : 0);
     if (colon < end && s->at[colon] != ':') return sy_tpl_fail(r, SY_EARG, "format: expected ':' after a conversion");
     if (colon < end) spec_at = colon + 1;
-    const struct str *path = sy_tpl_part(r, s, from, name_end - from), *spec = sy_tpl_part(r, s, spec_at, end - spec_at), *text;
+    const struct str *path = sy_tpl_part(r, s, from, name_end - from),
+                     *spec = sy_tpl_part(r, s, spec_at, end - spec_at), *text;
     struct val v;
     if (!path || !spec || !field(x, path, &v)) return false;
-    if (conversion && !strchr("rsa", conversion)) return sy_tpl_fail(r, SY_EARG, "format: unknown conversion '%c'", conversion);
+    if (conversion && !strchr("rsa", conversion))
+        return sy_tpl_fail(r, SY_EARG, "format: unknown conversion '%c'", conversion);
     if (conversion && !(conversion == 's' ? sy_tpl_str(r, &v, &text) : sy_tpl_repr(r, &v, &text))) return false;
     if (conversion) v = sy_tpl_of_str(text);
     if (spec->n && memchr(spec->at, '{', spec->n)) {
@@ -447,14 +459,15 @@ static bool format_into(struct fmt *x, struct store *to, const struct str *s, in
     return sy_tpl_add_part(x->r, to, s, plain, s->n - plain);
 }
 
-bool sy_tpl_format(struct run *r, const struct str *s, const struct args *args, const struct dict *map, struct val *out)
+bool sy_tpl_format(struct run *r, const struct str *s, const struct args *args, const struct dict *map,
+                   struct val *out)
 {
     struct fmt x = {.r = r, .args = args, .map = map};
     struct store *to = sy_tpl_store(r, s->n);
     return to && format_into(&x, to, s, 0) && sy_tpl_took(r, to, out);
 }
 
-/* ---- strftime ------------------------------------------------------------------------------------------------------------ */
+/* ---- strftime -------------------------------------------------------- */
 
 bool sy_tpl_strftime(struct run *r, const struct str *fmt, struct val *out)
 {
@@ -463,7 +476,8 @@ bool sy_tpl_strftime(struct run *r, const struct str *fmt, struct val *out)
     bool trusted = sy_tpl_trusted(fmt);
     struct store *to = sy_tpl_store(r, 0);
     if (!to) return false;
-    if (!gmtime_r(&now, &tm)) return sy_tpl_fail(r, SY_EARG, "strftime_now: the time %lld is out of range", (long long)now);
+    if (!gmtime_r(&now, &tm))
+        return sy_tpl_fail(r, SY_EARG, "strftime_now: the time %lld is out of range", (long long)now);
     locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     if (!plain) return sy_tpl_fail(r, SY_ENOMEM, "no memory for a locale");
     bool good = true;

@@ -6,7 +6,8 @@
 static bool need(struct run *r, const char *what, const struct args *args, size_t lo, size_t hi, bool named)
 {
     if (args->n >= lo && args->n <= hi && (named || !args->n_kw)) return true;
-    return sy_tpl_fail(r, SY_EARG, "%s: found %zu positional and %zu named arguments, expected %zu to %zu positional%s", what,
+    return sy_tpl_fail(r, SY_EARG,
+                       "%s: found %zu positional and %zu named arguments, expected %zu to %zu positional%s", what,
                        args->n, args->n_kw, lo, hi, named ? "" : " alone");
 }
 
@@ -22,7 +23,9 @@ static bool g_range(struct run *r, const struct args *args, struct val *out)
         taint |= args->at[i].taint;
     }
     if (v[2] == 0) return sy_tpl_fail(r, SY_EARG, "range: the step is 0");
-    uint64_t span = v[2] > 0 ? (v[1] > v[0] ? (uint64_t)(v[1] - v[0]) : 0) : v[0] > v[1] ? (uint64_t)(v[0] - v[1]) : 0;
+    uint64_t span = v[2] > 0      ? (v[1] > v[0] ? (uint64_t)(v[1] - v[0]) : 0)
+                    : v[0] > v[1] ? (uint64_t)(v[0] - v[1])
+                                  : 0;
     uint64_t size = (uint64_t)(v[2] > 0 ? v[2] : -v[2]), n = span ? (span - 1) / size + 1 : 0;
     if (n > SY_TPL_RANGE_MAX) return sy_tpl_fail(r, SY_EARG, "range: more than %d numbers", SY_TPL_RANGE_MAX);
     struct range *g = sy_tpl_get(r, 1, sizeof *g);
@@ -106,7 +109,8 @@ static bool g_joiner(struct run *r, const struct args *args, struct val *out)
 static bool g_lipsum(struct run *r, const struct args *args, struct val *out)
 {
     (void)args, (void)out;
-    return sy_tpl_fail(r, SY_ENOSUP, "lipsum() is not supported: a prompt must not differ from one rendering to the next");
+    return sy_tpl_fail(r, SY_ENOSUP,
+                       "lipsum() is not supported: a prompt must not differ from one rendering to the next");
 }
 
 static bool g_raise_exception(struct run *r, const struct args *args, struct val *out)
@@ -124,15 +128,22 @@ static bool g_strftime_now(struct run *r, const struct args *args, struct val *o
     static const char *const param[SY_TPL_PARAM_MAX] = {"format"};
     struct val fmt;
     if (!sy_tpl_bind(r, "strftime_now", param, 1, args, &fmt)) return false;
-    if (fmt.kind != V_STR) return sy_tpl_fail(r, SY_EARG, "strftime_now: expected a string, found '%s'", sy_tpl_type(&fmt));
+    if (fmt.kind != V_STR)
+        return sy_tpl_fail(r, SY_EARG, "strftime_now: expected a string, found '%s'", sy_tpl_type(&fmt));
     return sy_tpl_strftime(r, fmt.s, out);
 }
 
 const struct func *sy_tpl_global(const char *name, size_t n)
 {
     static const struct func funcs[] = {
-        {"range", g_range}, {"dict", g_dict}, {"namespace", g_namespace}, {"cycler", g_cycler}, {"joiner", g_joiner},
-        {"lipsum", g_lipsum}, {"raise_exception", g_raise_exception}, {"strftime_now", g_strftime_now},
+        {"range", g_range},
+        {"dict", g_dict},
+        {"namespace", g_namespace},
+        {"cycler", g_cycler},
+        {"joiner", g_joiner},
+        {"lipsum", g_lipsum},
+        {"raise_exception", g_raise_exception},
+        {"strftime_now", g_strftime_now},
     };
     for (size_t i = 0; i < SY_COUNT(funcs); i++)
         if (strlen(funcs[i].name) == n && !memcmp(funcs[i].name, name, n)) return &funcs[i];

@@ -44,8 +44,26 @@ struct str {
 /* ---- values --------------------------------------------------------------------------------------------- */
 
 enum kind {
-    V_MISSING, V_UNDEF, V_NONE, V_BOOL, V_INT, V_FLOAT, V_STR, V_LIST, V_TUPLE, V_DICT, V_VIEW, V_RANGE, V_ITER,
-    V_NS, V_MACRO, V_METHOD, V_FUNC, V_LOOP, V_CYCLER, V_JOINER,
+    V_MISSING,
+    V_UNDEF,
+    V_NONE,
+    V_BOOL,
+    V_INT,
+    V_FLOAT,
+    V_STR,
+    V_LIST,
+    V_TUPLE,
+    V_DICT,
+    V_VIEW,
+    V_RANGE,
+    V_ITER,
+    V_NS,
+    V_MACRO,
+    V_METHOD,
+    V_FUNC,
+    V_LOOP,
+    V_CYCLER,
+    V_JOINER,
 };
 enum view_kind { VIEW_KEYS, VIEW_VALUES, VIEW_ITEMS };
 
@@ -151,8 +169,9 @@ struct test {
 };
 struct method_def {
     const char *name;
-    bool (*call)(struct run *, int op, const struct val *arg, struct val *out); /* arg[0] is the object; NULL: unsafe */
-    int op; /* for functions that several methods share */
+    bool (*call)(struct run *, int op, const struct val *arg,
+                 struct val *out); /* arg[0] is the object; NULL: unsafe */
+    int op;                        /* for functions that several methods share */
     const char *param[SY_TPL_PARAM_MAX];
     int n_required;
     bool (*free_call)(struct run *, const struct val *self, const struct args *, struct val *out); /* instead */
@@ -169,9 +188,42 @@ struct func {
 /* ---- source: tokens and nodes ----------------------------------------------------------------------------- */
 
 enum token_kind {
-    T_EOF, T_DATA, T_VAR_BEGIN, T_VAR_END, T_BLOCK_BEGIN, T_BLOCK_END, T_NAME, T_STRING, T_INT, T_FLOAT,
-    T_ADD, T_SUB, T_MUL, T_DIV, T_FLOORDIV, T_MOD, T_POW, T_TILDE, T_EQ, T_NE, T_LT, T_LE, T_GT, T_GE, T_ASSIGN,
-    T_DOT, T_COLON, T_PIPE, T_COMMA, T_SEMICOLON, T_LPAREN, T_RPAREN, T_LBRACKET, T_RBRACKET, T_LBRACE, T_RBRACE,
+    T_EOF,
+    T_DATA,
+    T_VAR_BEGIN,
+    T_VAR_END,
+    T_BLOCK_BEGIN,
+    T_BLOCK_END,
+    T_NAME,
+    T_STRING,
+    T_INT,
+    T_FLOAT,
+    T_ADD,
+    T_SUB,
+    T_MUL,
+    T_DIV,
+    T_FLOORDIV,
+    T_MOD,
+    T_POW,
+    T_TILDE,
+    T_EQ,
+    T_NE,
+    T_LT,
+    T_LE,
+    T_GT,
+    T_GE,
+    T_ASSIGN,
+    T_DOT,
+    T_COLON,
+    T_PIPE,
+    T_COMMA,
+    T_SEMICOLON,
+    T_LPAREN,
+    T_RPAREN,
+    T_LBRACKET,
+    T_RBRACKET,
+    T_LBRACE,
+    T_RBRACE,
 };
 struct token {
     enum token_kind kind;
@@ -190,10 +242,42 @@ struct compile { /* what lexer, parser and scope analysis share */
 };
 
 enum node_kind {
-    E_CONST, E_NAME, E_TUPLE, E_LIST, E_DICT, E_NOT, E_NEG, E_POS, E_BINARY, E_AND, E_OR, E_CONCAT, E_COMPARE,
-    E_OPERAND, E_COND, E_ATTR, E_ITEM, E_SLICE, E_CALL, E_FILTER, E_TEST, E_NSREF,
-    S_BODY, S_DATA, S_PRINT, S_IF, S_FOR, S_SET, S_SET_BLOCK, S_MACRO, S_CALL, S_FILTER, S_WITH, S_GENERATION,
-    S_BREAK, S_CONTINUE,
+    E_CONST,
+    E_NAME,
+    E_TUPLE,
+    E_LIST,
+    E_DICT,
+    E_NOT,
+    E_NEG,
+    E_POS,
+    E_BINARY,
+    E_AND,
+    E_OR,
+    E_CONCAT,
+    E_COMPARE,
+    E_OPERAND,
+    E_COND,
+    E_ATTR,
+    E_ITEM,
+    E_SLICE,
+    E_CALL,
+    E_FILTER,
+    E_TEST,
+    E_NSREF,
+    S_BODY,
+    S_DATA,
+    S_PRINT,
+    S_IF,
+    S_FOR,
+    S_SET,
+    S_SET_BLOCK,
+    S_MACRO,
+    S_CALL,
+    S_FILTER,
+    S_WITH,
+    S_GENERATION,
+    S_BREAK,
+    S_CONTINUE,
 };
 enum compare_op { CMP_EQ, CMP_NE, CMP_LT, CMP_LE, CMP_GT, CMP_GE, CMP_IN, CMP_NOT_IN };
 
@@ -314,7 +398,7 @@ bool sy_tpl_fail(struct run *, sy_status, const char *fmt, ...) SY_PRINTF(3, 4);
 void *sy_tpl_get(struct run *, size_t n, size_t size);
 bool sy_tpl_spend(struct run *, uint64_t steps);
 void sy_tpl_cost(struct run *, uint64_t steps); /* for work without a way to fail: the next spend notices */
-bool sy_tpl_enter(struct run *); /* one level of C recursion; leave with r->depth-- */
+bool sy_tpl_enter(struct run *);                /* one level of C recursion; leave with r->depth-- */
 struct val sy_tpl_none(void);
 struct val sy_tpl_bool(bool, bool taint);
 struct val sy_tpl_int(__int128, bool taint);
@@ -345,7 +429,7 @@ struct walk { /* over anything iterable, without copying it */
 bool sy_tpl_walk(struct run *, const struct val *, struct walk *);
 bool sy_tpl_next(struct run *, struct walk *, struct val *out, bool *more);
 struct list *sy_tpl_to_list(struct run *, const struct val *); /* a new list, or the value's own */
-bool sy_tpl_index(const struct val *, int64_t *out);             /* an int or bool, clamped to 64 bits */
+bool sy_tpl_index(const struct val *, int64_t *out);           /* an int or bool, clamped to 64 bits */
 bool sy_tpl_sort(struct run *, struct val *item, struct val *key, size_t n, bool reverse); /* stable, by key */
 bool sy_tpl_bind(struct run *, const char *what, const char *const *param, int n_required, const struct args *,
                  struct val *arg);
@@ -369,13 +453,14 @@ size_t sy_tpl_chars(struct run *, const struct str *);
 size_t sy_tpl_offset(struct run *, const struct str *, size_t char_index); /* in bytes */
 bool sy_tpl_is(const struct str *, const char *text);
 size_t sy_tpl_find(struct run *, const struct str *, const struct str *what, size_t from); /* bytes; SIZE_MAX: no */
-bool sy_tpl_escape(struct run *, const struct str *, struct val *out);         /* & < > ' " */
-void sy_tpl_strip(struct run *, const struct str *, const struct str *chars, bool left, bool right, size_t *at, size_t *n);
+bool sy_tpl_escape(struct run *, const struct str *, struct val *out);                     /* & < > ' " */
+void sy_tpl_strip(struct run *, const struct str *, const struct str *chars, bool left, bool right, size_t *at,
+                  size_t *n);
 size_t sy_tpl_trim_end(const char *s, size_t n); /* n without trailing white space */
 
 /* template_unicode.c: what Python's str knows of Unicode */
 bool sy_tpl_is_space(uint32_t c);
-bool sy_tpl_is_word(uint32_t c);      /* \w */
+bool sy_tpl_is_word(uint32_t c); /* \w */
 bool sy_tpl_is_printable(uint32_t c);
 bool sy_tpl_is_class(const struct str *, const char *which); /* isalpha, isdigit, ... */
 enum case_op { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_CAPITALIZE, CASE_SWAP, CASE_FOLD };
@@ -414,13 +499,15 @@ bool sy_tpl_own_attr(struct run *, const struct val *, const struct str *name, b
 bool sy_tpl_slice(struct run *, const struct val *, const struct val bound[3], struct val *out);
 const struct method_def *sy_tpl_str_method(const char *name, size_t n); /* NULL: none */
 bool sy_tpl_method_call(struct run *, const struct method *, const struct args *, struct val *out);
-bool sy_tpl_str_op(struct run *, const char *method, const struct str *, const struct val *arg, size_t n, struct val *out);
+bool sy_tpl_str_op(struct run *, const char *method, const struct str *, const struct val *arg, size_t n,
+                   struct val *out);
 
 /* template_filter*.c, template_test.c */
 const struct filter *sy_tpl_filter_find(const char *name, size_t n);
 const struct test *sy_tpl_test_find(const char *name, size_t n);
 const char *sy_tpl_refused_filter(const char *name, size_t n); /* why jinja2's filter is not here; NULL: unknown */
-bool sy_tpl_filter_call(struct run *, const struct filter *, const struct val *, const struct args *, struct val *out);
+bool sy_tpl_filter_call(struct run *, const struct filter *, const struct val *, const struct args *,
+                        struct val *out);
 bool sy_tpl_test_call(struct run *, const struct test *, const struct val *, const struct args *, bool *out);
 extern const struct filter sy_tpl_list_filters[];
 

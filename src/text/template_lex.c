@@ -10,7 +10,7 @@ struct lex {
     const char *s;
     size_t n, i;
     int line;
-    bool line_start;          /* the last thing read ended in a newline */
+    bool line_start;            /* the last thing read ended in a newline */
     char open[SY_TPL_NEST_MAX]; /* closing brackets awaited in the tag */
     int n_open;
 };
@@ -135,7 +135,7 @@ static bool raw(struct lex *l, size_t begin)
     return sy_tpl_error(l->c, SY_EFORMAT, line, "the raw block that starts here has no end: expected {%% endraw %%}");
 }
 
-/* ---- inside a tag ----------------------------------------------------------------------------------------- */
+/* ---- inside a tag -------------------------------------------------------- */
 
 static int hex_value(char c)
 {
@@ -323,10 +323,11 @@ static bool operator(struct lex *l)
     static const struct {
         const char text[3];
         enum token_kind kind;
-    } ops[] = {{"//", T_FLOORDIV}, {"**", T_POW}, {"==", T_EQ}, {"!=", T_NE}, {">=", T_GE}, {"<=", T_LE}, {"+", T_ADD},
-               {"-", T_SUB}, {"*", T_MUL}, {"/", T_DIV}, {"%", T_MOD}, {"~", T_TILDE}, {"<", T_LT}, {">", T_GT},
-               {"=", T_ASSIGN}, {".", T_DOT}, {":", T_COLON}, {"|", T_PIPE}, {",", T_COMMA}, {";", T_SEMICOLON},
-               {"(", T_LPAREN}, {")", T_RPAREN}, {"[", T_LBRACKET}, {"]", T_RBRACKET}, {"{", T_LBRACE},
+    } ops[] = {{"//", T_FLOORDIV}, {"**", T_POW},   {"==", T_EQ},      {"!=", T_NE},      {">=", T_GE},
+               {"<=", T_LE},       {"+", T_ADD},    {"-", T_SUB},      {"*", T_MUL},      {"/", T_DIV},
+               {"%", T_MOD},       {"~", T_TILDE},  {"<", T_LT},       {">", T_GT},       {"=", T_ASSIGN},
+               {".", T_DOT},       {":", T_COLON},  {"|", T_PIPE},     {",", T_COMMA},    {";", T_SEMICOLON},
+               {"(", T_LPAREN},    {")", T_RPAREN}, {"[", T_LBRACKET}, {"]", T_RBRACKET}, {"{", T_LBRACE},
                {"}", T_RBRACE}};
     size_t k = 0;
     while (k < SY_COUNT(ops) && !at(l, l->i, ops[k].text)) k++;

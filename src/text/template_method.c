@@ -29,8 +29,8 @@ static bool m_case(struct run *r, int op, const struct val *arg, struct val *out
     return sy_tpl_case(r, arg[0].s, (enum case_op)op, out);
 }
 
-static const char *const classes[] = {"isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier", "islower",
-                                      "isnumeric", "isprintable", "isspace", "istitle", "isupper"};
+static const char *const classes[] = {"isalnum", "isalpha",   "isascii",     "isdecimal", "isdigit", "isidentifier",
+                                      "islower", "isnumeric", "isprintable", "isspace",   "istitle", "isupper"};
 
 static bool m_is(struct run *r, int op, const struct val *arg, struct val *out)
 {
@@ -50,7 +50,7 @@ static bool m_strip(struct run *r, int op, const struct val *arg, struct val *ou
     return give(sy_tpl_part(r, arg[0].s, at, n), out);
 }
 
-/* ---- splitting ------------------------------------------------------------------------------------------------------ */
+/* ---- splitting -------------------------------------------------------- */
 
 /* Ranges of bytes, gathered before the list's length is known. */
 struct cuts {
@@ -96,7 +96,8 @@ static size_t rfind(struct run *r, const struct str *s, const struct str *what, 
     return SIZE_MAX;
 }
 
-static bool split_at(struct run *r, const struct str *s, const struct str *sep, int64_t max, bool right, struct cuts *c)
+static bool split_at(struct run *r, const struct str *s, const struct str *sep, int64_t max, bool right,
+                     struct cuts *c)
 {
     size_t from = 0, end = s->n;
     for (; max != 0; max--) {
@@ -168,7 +169,10 @@ static size_t line_break(const struct str *s, size_t i)
     if (c == '\r') return i + 1 < s->n && s->at[i + 1] == '\n' ? 2 : 1;
     if ((c >= 10 && c <= 12) || (c >= 0x1c && c <= 0x1e)) return 1;
     if (c == 0xc2 && i + 1 < s->n && (unsigned char)s->at[i + 1] == 0x85) return 2;
-    return c == 0xe2 && s->n - i >= 3 && (!memcmp(s->at + i, "\xe2\x80\xa8", 3) || !memcmp(s->at + i, "\xe2\x80\xa9", 3)) ? 3 : 0;
+    return c == 0xe2 && s->n - i >= 3 &&
+                   (!memcmp(s->at + i, "\xe2\x80\xa8", 3) || !memcmp(s->at + i, "\xe2\x80\xa9", 3))
+               ? 3
+               : 0;
 }
 
 static bool m_splitlines(struct run *r, int op, const struct val *arg, struct val *out)
@@ -209,11 +213,11 @@ static bool m_partition(struct run *r, int op, const struct val *arg, struct val
     return true;
 }
 
-/* ---- searching ------------------------------------------------------------------------------------------------------- */
+/* ---- searching -------------------------------------------------------- */
 
 /* start and end, counted in characters and from the end if negative, as bytes. false in *inside: start is past the end */
-static bool window(struct run *r, const struct str *s, const struct val *start, const struct val *end, size_t *lo, size_t *hi,
-                   bool *inside)
+static bool window(struct run *r, const struct str *s, const struct val *start, const struct val *end, size_t *lo,
+                   size_t *hi, bool *inside)
 {
     int64_t from = 0, to = INT64_MAX / 8, n = (int64_t)sy_tpl_chars(r, s);
     if (!int_arg(r, start, &from) || !int_arg(r, end, &to)) return false;
@@ -296,7 +300,7 @@ static bool m_count(struct run *r, int op, const struct val *arg, struct val *ou
     return true;
 }
 
-/* ---- building ----------------------------------------------------------------------------------------------------------- */
+/* ---- building -------------------------------------------------------- */
 
 static bool m_replace(struct run *r, int op, const struct val *arg, struct val *out)
 {
@@ -310,7 +314,8 @@ static bool m_replace(struct run *r, int op, const struct val *arg, struct val *
     struct store *st = sy_tpl_store(r, s->n);
     if (!st) return false;
     for (; hit != SIZE_MAX && max != 0; max--) {
-        if (!sy_tpl_spend(r, 1) || !sy_tpl_add_part(r, st, s, from, hit - from) || !sy_tpl_add_str(r, st, new)) return false;
+        if (!sy_tpl_spend(r, 1) || !sy_tpl_add_part(r, st, s, from, hit - from) || !sy_tpl_add_str(r, st, new))
+            return false;
         from = hit + old->n;
         uint32_t cp;
         size_t skip = old->n ? 0 : hit < s->n ? sy_utf8_next(s->at + hit, s->n - hit, &cp) : SIZE_MAX;
@@ -331,7 +336,8 @@ static bool m_join(struct run *r, int op, const struct val *arg, struct val *out
         if (!sy_tpl_next(r, &w, &v, &more)) return false;
         if (!more) return sy_tpl_took(r, st, out);
         if (v.kind != V_STR) return sy_tpl_fail(r, SY_EARG, "join: expected strings, found '%s'", sy_tpl_type(&v));
-        if (!sy_tpl_spend(r, 1) || (!first && !sy_tpl_add_str(r, st, arg[0].s)) || !sy_tpl_add_str(r, st, v.s)) return false;
+        if (!sy_tpl_spend(r, 1) || (!first && !sy_tpl_add_str(r, st, arg[0].s)) || !sy_tpl_add_str(r, st, v.s))
+            return false;
     }
 }
 
@@ -358,8 +364,8 @@ static bool m_pad(struct run *r, int op, const struct val *arg, struct val *out)
     if (room <= 0) return give(s, out);
     int64_t left = op == PAD_CENTER ? room / 2 + (room & width & 1) : op == PAD_LEFT ? 0 : room;
     struct store *st = sy_tpl_store(r, s->n);
-    return st && sy_tpl_add_fill(r, st, fill, left) && sy_tpl_add_str(r, st, s) && sy_tpl_add_fill(r, st, fill, room - left) &&
-           sy_tpl_took(r, st, out);
+    return st && sy_tpl_add_fill(r, st, fill, left) && sy_tpl_add_str(r, st, s) &&
+           sy_tpl_add_fill(r, st, fill, room - left) && sy_tpl_took(r, st, out);
 }
 
 static bool m_zfill(struct run *r, int op, const struct val *arg, struct val *out)
@@ -371,7 +377,8 @@ static bool m_zfill(struct run *r, int op, const struct val *arg, struct val *ou
     if (!int_arg(r, &arg[1], &width)) return false;
     size_t sign = s->n && (s->at[0] == '-' || s->at[0] == '+');
     struct store *st = sy_tpl_store(r, s->n);
-    return st && sy_tpl_add_part(r, st, s, 0, sign) && sy_tpl_add_fill(r, st, &zero, width - (int64_t)sy_tpl_chars(r, s)) &&
+    return st && sy_tpl_add_part(r, st, s, 0, sign) &&
+           sy_tpl_add_fill(r, st, &zero, width - (int64_t)sy_tpl_chars(r, s)) &&
            sy_tpl_add_part(r, st, s, sign, s->n - sign) && sy_tpl_took(r, st, out);
 }
 
@@ -406,7 +413,8 @@ static bool m_format(struct run *r, const struct val *self, const struct args *a
 static bool m_format_map(struct run *r, int op, const struct val *arg, struct val *out)
 {
     (void)op;
-    if (arg[1].kind != V_DICT) return sy_tpl_fail(r, SY_EARG, "format_map: expected a dict, found '%s'", sy_tpl_type(&arg[1]));
+    if (arg[1].kind != V_DICT)
+        return sy_tpl_fail(r, SY_EARG, "format_map: expected a dict, found '%s'", sy_tpl_type(&arg[1]));
     return sy_tpl_format(r, arg[0].s, &(struct args){0}, arg[1].dict, out);
 }
 
@@ -482,7 +490,8 @@ bool sy_tpl_method_call(struct run *r, const struct method *m, const struct args
            m->def->call(r, m->def->op, arg, out);
 }
 
-bool sy_tpl_str_op(struct run *r, const char *method, const struct str *s, const struct val *arg, size_t n, struct val *out)
+bool sy_tpl_str_op(struct run *r, const char *method, const struct str *s, const struct val *arg, size_t n,
+                   struct val *out)
 {
     struct val copy[SY_TPL_PARAM_MAX];
     struct method m = {sy_tpl_of_str(s), sy_tpl_str_method(method, strlen(method))};

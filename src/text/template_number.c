@@ -240,7 +240,7 @@ bool sy_tpl_round(struct run *r, const struct val *v, int64_t digits, struct val
     return true;
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------- */
+/* ---- reading -------------------------------------------------------- */
 
 static void trim(const char **s, size_t *n)
 {

@@ -61,7 +61,8 @@ static struct node *target(struct parser *p, bool with_namespace, bool ends_at_i
     struct node *first = NULL, *tuple = NULL;
     for (;;) {
         enum token_kind k = p->tok->kind;
-        if (k == T_VAR_END || k == T_BLOCK_END || k == T_RPAREN || (ends_at_in && sy_tpl_is_name(p->tok, "in"))) break;
+        if (k == T_VAR_END || k == T_BLOCK_END || k == T_RPAREN || (ends_at_in && sy_tpl_is_name(p->tok, "in")))
+            break;
         struct node *n = sy_tpl_primary(p, with_namespace);
         if (!n || (tuple && !sy_tpl_kid(p, tuple, n))) return NULL;
         if (!first) first = n;
@@ -146,8 +147,8 @@ static bool parameter(struct parser *p, struct node *n)
         p->tok++;
         if (!(value = operand(p, n, sy_tpl_expression(p, true)))) return false;
     } else if (n->n_kw && n->kw[n->n_kw - 1].value) {
-        return sy_tpl_error(p->c, SY_EFORMAT, t->line, "the parameter '%.60s' needs a default, as the one before it has",
-                            name->at);
+        return sy_tpl_error(p->c, SY_EFORMAT, t->line,
+                            "the parameter '%.60s' needs a default, as the one before it has", name->at);
     }
     for (size_t i = 0; i < n->n_kw; i++)
         if (sy_tpl_is_name(t, n->kw[i].name->at))
@@ -232,7 +233,8 @@ static struct node *parse_print(struct parser *p)
     while (n && p->tok->kind != T_BLOCK_END) {
         if (n->n_kid && !sy_tpl_expect(p, T_COMMA, "','")) return NULL;
         struct node *print = sy_tpl_node(p, S_PRINT, p->tok->line);
-        if (!print || !(print->a = operand(p, print, sy_tpl_expression(p, true))) || !sy_tpl_kid(p, n, print)) return NULL;
+        if (!print || !(print->a = operand(p, print, sy_tpl_expression(p, true))) || !sy_tpl_kid(p, n, print))
+            return NULL;
     }
     return n;
 }
@@ -241,7 +243,8 @@ static struct node *parse_refused(struct parser *p)
 {
     sy_tpl_error(p->c, SY_ENOSUP, p->tok->line,
                  "{%% %.*s %%} is not supported: a chat template stands alone and cannot use others, blocks or "
-                 "autoescaping", (int)p->tok->n, p->tok->at);
+                 "autoescaping",
+                 (int)p->tok->n, p->tok->at);
     return NULL;
 }
 
@@ -249,10 +252,23 @@ static const struct {
     const char *name;
     struct node *(*parse)(struct parser *);
 } tags[] = {
-    {"for", parse_for}, {"if", parse_if}, {"set", parse_set}, {"macro", parse_macro}, {"call", parse_call},
-    {"filter", parse_filter}, {"with", parse_with}, {"generation", parse_generation}, {"break", parse_jump},
-    {"continue", parse_jump}, {"print", parse_print}, {"include", parse_refused}, {"import", parse_refused},
-    {"from", parse_refused}, {"extends", parse_refused}, {"block", parse_refused}, {"autoescape", parse_refused},
+    {"for", parse_for},
+    {"if", parse_if},
+    {"set", parse_set},
+    {"macro", parse_macro},
+    {"call", parse_call},
+    {"filter", parse_filter},
+    {"with", parse_with},
+    {"generation", parse_generation},
+    {"break", parse_jump},
+    {"continue", parse_jump},
+    {"print", parse_print},
+    {"include", parse_refused},
+    {"import", parse_refused},
+    {"from", parse_refused},
+    {"extends", parse_refused},
+    {"block", parse_refused},
+    {"autoescape", parse_refused},
 };
 
 static struct node *statement(struct parser *p, const struct ends *ends)

@@ -15,10 +15,7 @@ struct cx {
     int in_for;
 };
 
-static bool same(const struct str *a, const struct str *b)
-{
-    return a->n == b->n && !memcmp(a->at, b->at, a->n);
-}
+static bool same(const struct str *a, const struct str *b) { return a->n == b->n && !memcmp(a->at, b->at, a->n); }
 
 static int own_slot(struct cx *x, const struct scope *s, const struct str *name)
 {
@@ -92,7 +89,7 @@ static bool target_params(struct cx *x, struct scope *s, const struct node *targ
     return true;
 }
 
-/* ---- first pass over a scope: which names it has ------------------------------------------------------------- */
+/* ---- first pass over a scope: which names it has -------------------------------------------------------- */
 
 static bool visit(struct cx *x, struct scope *s, const struct node *n, bool in_if)
 {
@@ -142,7 +139,7 @@ static int uses(const struct node *n, const char *name)
     return found;
 }
 
-/* ---- second pass: every name knows its slot ------------------------------------------------------------------- */
+/* ---- second pass: every name knows its slot -------------------------------------------------------- */
 
 static bool resolve(struct cx *x, struct scope *s, struct node *n, bool soft);
 
@@ -203,8 +200,8 @@ static bool resolve_for(struct cx *x, struct scope *s, struct node *n, bool soft
     if (!visit(x, body, n->kid[0], false) || !visit(x, test, n->c, false)) return false;
     if (n->n_kid > 1 && !visit(x, other, n->kid[1], false)) return false;
     x->in_for++;
-    bool good = resolve(x, body, n->a, false) && resolve(x, body, n->kid[0], false) && resolve(x, test, n->c, false) &&
-                (n->n_kid < 2 || resolve(x, other, n->kid[1], false));
+    bool good = resolve(x, body, n->a, false) && resolve(x, body, n->kid[0], false) &&
+                resolve(x, test, n->c, false) && (n->n_kid < 2 || resolve(x, other, n->kid[1], false));
     x->in_for--;
     return good;
 }
@@ -246,7 +243,8 @@ static bool check_known(struct cx *x, struct node *n, bool soft)
     bool is_filter = n->kind == E_FILTER;
     if (n->fn || soft) return true; /* jinja2 leaves what stands under an if to the rendering */
     const char *why = is_filter ? sy_tpl_refused_filter(n->text->at, n->text->n) : NULL;
-    if (why) return sy_tpl_error(x->c, SY_ENOSUP, n->line, "the filter '%.60s' is not supported: %s", n->text->at, why);
+    if (why)
+        return sy_tpl_error(x->c, SY_ENOSUP, n->line, "the filter '%.60s' is not supported: %s", n->text->at, why);
     return sy_tpl_error(x->c, SY_EFORMAT, n->line, "no %s named '%.60s'", is_filter ? "filter" : "test", n->text->at);
 }
 

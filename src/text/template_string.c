@@ -136,8 +136,13 @@ static const struct str *whole(struct run *r, struct store *s)
 {
     if (!s->used) return &sy_tpl_empty;
     bool mixed = s->n_piece > 1;
-    return make(r, (struct str){.at = s->at, .n = s->used, .n_char = SIZE_MAX, .store = s,
-                                .trust = mixed ? MIXED : s->piece[0].trusted ? TRUSTED : UNTRUSTED});
+    return make(r, (struct str){.at = s->at,
+                                .n = s->used,
+                                .n_char = SIZE_MAX,
+                                .store = s,
+                                .trust = mixed                 ? MIXED
+                                         : s->piece[0].trusted ? TRUSTED
+                                                               : UNTRUSTED});
 }
 
 bool sy_tpl_took(struct run *r, struct store *s, struct val *out)
@@ -258,7 +263,7 @@ bool sy_tpl_escape(struct run *r, const struct str *s, struct val *out)
     return done != NULL;
 }
 
-/* ---- stripping ----------------------------------------------------------------------------------------------- */
+/* ---- stripping -------------------------------------------------------- */
 
 static bool strips(struct run *r, const char *c, size_t len, const struct str *chars)
 {
@@ -281,7 +286,8 @@ static size_t last_char(const char *s, size_t n)
     return len;
 }
 
-void sy_tpl_strip(struct run *r, const struct str *s, const struct str *chars, bool left, bool right, size_t *at, size_t *n)
+void sy_tpl_strip(struct run *r, const struct str *s, const struct str *chars, bool left, bool right, size_t *at,
+                  size_t *n)
 {
     size_t lo = 0, hi = s->n;
     while (left && lo < hi) {

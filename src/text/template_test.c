@@ -17,13 +17,13 @@ static bool t_divisibleby(struct run *r, const struct val *arg, bool *out)
     return sy_tpl_arith(r, T_MOD, &arg[0], &arg[1], &rest) && sy_tpl_equal(r, &rest, &zero, out);
 }
 
-#define KIND_TEST(name, condition) \
-    static bool t_##name(struct run *r, const struct val *arg, bool *out) \
-    { \
-        const struct val *v = &arg[0]; \
-        (void)r; \
-        *out = (condition); \
-        return true; \
+#define KIND_TEST(name, condition)                                                                                   \
+    static bool t_##name(struct run *r, const struct val *arg, bool *out)                                            \
+    {                                                                                                                \
+        const struct val *v = &arg[0];                                                                               \
+        (void)r;                                                                                                     \
+        *out = (condition);                                                                                          \
+        return true;                                                                                                 \
     }
 KIND_TEST(defined, v->kind != V_UNDEF)
 KIND_TEST(undefined, v->kind == V_UNDEF)
@@ -40,7 +40,8 @@ KIND_TEST(sequence, (v->kind >= V_STR && v->kind <= V_DICT) || v->kind == V_RANG
 KIND_TEST(iterable, sy_tpl_is_iterable(v) || v->kind == V_LOOP)
 KIND_TEST(callable, (v->kind >= V_MACRO && v->kind <= V_LOOP) || v->kind == V_JOINER || v->kind == V_UNDEF)
 KIND_TEST(escaped, v->kind == V_STR && v->s->markup)
-KIND_TEST(filter, v->kind == V_STR && (sy_tpl_filter_find(v->s->at, v->s->n) || sy_tpl_refused_filter(v->s->at, v->s->n)))
+KIND_TEST(filter,
+          v->kind == V_STR && (sy_tpl_filter_find(v->s->at, v->s->n) || sy_tpl_refused_filter(v->s->at, v->s->n)))
 KIND_TEST(test, v->kind == V_STR && sy_tpl_test_find(v->s->at, v->s->n))
 
 static bool has_case(struct run *r, const struct val *v, const char *which, bool *out)
@@ -67,12 +68,15 @@ static bool t_sameas(struct run *r, const struct val *arg, bool *out)
     return true;
 }
 
-static bool t_in(struct run *r, const struct val *arg, bool *out) { return sy_tpl_contains(r, &arg[0], &arg[1], out); }
+static bool t_in(struct run *r, const struct val *arg, bool *out)
+{
+    return sy_tpl_contains(r, &arg[0], &arg[1], out);
+}
 
-#define COMPARE_TEST(name, op) \
-    static bool t_##name(struct run *r, const struct val *arg, bool *out) \
-    { \
-        return sy_tpl_compare(r, op, &arg[0], &arg[1], out); \
+#define COMPARE_TEST(name, op)                                                                                       \
+    static bool t_##name(struct run *r, const struct val *arg, bool *out)                                            \
+    {                                                                                                                \
+        return sy_tpl_compare(r, op, &arg[0], &arg[1], out);                                                         \
     }
 COMPARE_TEST(eq, CMP_EQ)
 COMPARE_TEST(ne, CMP_NE)
@@ -82,16 +86,45 @@ COMPARE_TEST(gt, CMP_GT)
 COMPARE_TEST(ge, CMP_GE)
 
 static const struct test tests[] = {
-    {"odd", t_odd, {0}, 0}, {"even", t_even, {0}, 0}, {"divisibleby", t_divisibleby, {"num"}, 1},
-    {"defined", t_defined, {0}, 0}, {"undefined", t_undefined, {0}, 0}, {"filter", t_filter, {0}, 0},
-    {"test", t_test, {0}, 0}, {"none", t_none, {0}, 0}, {"boolean", t_boolean, {0}, 0}, {"false", t_false, {0}, 0},
-    {"true", t_true, {0}, 0}, {"integer", t_integer, {0}, 0}, {"float", t_float, {0}, 0}, {"lower", t_lower, {0}, 0},
-    {"upper", t_upper, {0}, 0}, {"string", t_string, {0}, 0}, {"mapping", t_mapping, {0}, 0}, {"number", t_number, {0}, 0},
-    {"sequence", t_sequence, {0}, 0}, {"iterable", t_iterable, {0}, 0}, {"callable", t_callable, {0}, 0},
-    {"sameas", t_sameas, {"other"}, 1}, {"escaped", t_escaped, {0}, 0}, {"in", t_in, {"seq"}, 1},
-    {"==", t_eq, {""}, 1}, {"eq", t_eq, {""}, 1}, {"equalto", t_eq, {""}, 1}, {"!=", t_ne, {""}, 1}, {"ne", t_ne, {""}, 1},
-    {">", t_gt, {""}, 1}, {"gt", t_gt, {""}, 1}, {"greaterthan", t_gt, {""}, 1}, {"ge", t_ge, {""}, 1}, {">=", t_ge, {""}, 1},
-    {"<", t_lt, {""}, 1}, {"lt", t_lt, {""}, 1}, {"lessthan", t_lt, {""}, 1}, {"<=", t_le, {""}, 1}, {"le", t_le, {""}, 1},
+    {"odd", t_odd, {0}, 0},
+    {"even", t_even, {0}, 0},
+    {"divisibleby", t_divisibleby, {"num"}, 1},
+    {"defined", t_defined, {0}, 0},
+    {"undefined", t_undefined, {0}, 0},
+    {"filter", t_filter, {0}, 0},
+    {"test", t_test, {0}, 0},
+    {"none", t_none, {0}, 0},
+    {"boolean", t_boolean, {0}, 0},
+    {"false", t_false, {0}, 0},
+    {"true", t_true, {0}, 0},
+    {"integer", t_integer, {0}, 0},
+    {"float", t_float, {0}, 0},
+    {"lower", t_lower, {0}, 0},
+    {"upper", t_upper, {0}, 0},
+    {"string", t_string, {0}, 0},
+    {"mapping", t_mapping, {0}, 0},
+    {"number", t_number, {0}, 0},
+    {"sequence", t_sequence, {0}, 0},
+    {"iterable", t_iterable, {0}, 0},
+    {"callable", t_callable, {0}, 0},
+    {"sameas", t_sameas, {"other"}, 1},
+    {"escaped", t_escaped, {0}, 0},
+    {"in", t_in, {"seq"}, 1},
+    {"==", t_eq, {""}, 1},
+    {"eq", t_eq, {""}, 1},
+    {"equalto", t_eq, {""}, 1},
+    {"!=", t_ne, {""}, 1},
+    {"ne", t_ne, {""}, 1},
+    {">", t_gt, {""}, 1},
+    {"gt", t_gt, {""}, 1},
+    {"greaterthan", t_gt, {""}, 1},
+    {"ge", t_ge, {""}, 1},
+    {">=", t_ge, {""}, 1},
+    {"<", t_lt, {""}, 1},
+    {"lt", t_lt, {""}, 1},
+    {"lessthan", t_lt, {""}, 1},
+    {"<=", t_le, {""}, 1},
+    {"le", t_le, {""}, 1},
 };
 
 const struct test *sy_tpl_test_find(const char *name, size_t n)

@@ -57,7 +57,7 @@ static bool put(struct writer *w, const char *text, bool trusted)
     return sy_tpl_add(w->r, w->st, text, strlen(text), trusted);
 }
 
-/* ---- texts in quotes --------------------------------------------------------------------------------------------- */
+/* ---- texts in quotes -------------------------------------------------------- */
 
 /* How repr() shows a character; n = 0: as it is. */
 static size_t repr_escape(uint32_t c, char quote, char out[16])
@@ -76,7 +76,8 @@ static size_t json_escape(uint32_t c, bool ascii, char out[16])
     if (c < 0x20) {
         static const char from[] = "\n\r\t\f\b", to[] = "nrtfb";
         const char *p = c ? strchr(from, (int)c) : NULL;
-        return p ? (size_t)snprintf(out, 16, "\\%c", to[p - from]) : (size_t)snprintf(out, 16, "\\u%04x", (unsigned)c);
+        return p ? (size_t)snprintf(out, 16, "\\%c", to[p - from])
+                 : (size_t)snprintf(out, 16, "\\u%04x", (unsigned)c);
     }
     if (!ascii || c < 0x7f) return 0;
     if (c < 0x10000) return (size_t)snprintf(out, 16, "\\u%04x", (unsigned)c);
@@ -106,13 +107,14 @@ static bool quoted(struct writer *w, const struct str *s)
            (!markup || put(w, ")", trusted));
 }
 
-/* ---- scalars -------------------------------------------------------------------------------------------------------- */
+/* ---- scalars -------------------------------------------------------- */
 
 static bool number(struct writer *w, const struct val *v)
 {
     char text[136];
     size_t n = v->kind == V_INT ? sy_tpl_int_text(v->i, 10, false, text) : sy_tpl_float_text(v->f, text);
-    if (w->how && v->kind == V_FLOAT && !isfinite(v->f)) return put(w, isnan(v->f) ? "NaN" : v->f < 0 ? "-Infinity" : "Infinity", !v->taint);
+    if (w->how && v->kind == V_FLOAT && !isfinite(v->f))
+        return put(w, isnan(v->f) ? "NaN" : v->f < 0 ? "-Infinity" : "Infinity", !v->taint);
     return sy_tpl_add(w->r, w->st, text, n, !v->taint);
 }
 
@@ -153,20 +155,32 @@ static bool repr_view(struct writer *w, const struct val *v)
     }
 }
 
+static bool repr_loop(struct writer *w, struct loop *l)
+{
+    static const struct str index = {.at = "index", .n = 5}, length = {.at = "length", .n = 6};
+    struct val i, n;
+    bool there;
+    return sy_tpl_loop_attr(w->r, l, &index, &there, &i) && sy_tpl_loop_attr(w->r, l, &length, &there, &n) &&
+           put(w, "<LoopContext ", true) && number(w, &i) && put(w, "/", true) && number(w, &n) && put(w, ">", true);
+}
+
 static bool repr_other(struct writer *w, const struct val *v)
 {
     char text[100];
     switch (v->kind) {
     case V_UNDEF: return put(w, "Undefined", true);
     case V_RANGE:
-        snprintf(text, sizeof text, v->range->step == 1 ? "range(%" PRId64 ", %" PRId64 ")"
-                                                        : "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")",
+        snprintf(text, sizeof text,
+                 v->range->step == 1 ? "range(%" PRId64 ", %" PRId64 ")"
+                                     : "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")",
                  v->range->start, v->range->stop, v->range->step);
         return put(w, text, !v->taint);
     case V_MACRO:
         if (v->macro->def->kind != S_MACRO) return put(w, "<Macro anonymous>", true);
         return put(w, "<Macro '", true) && sy_tpl_add_str(w->r, w->st, v->macro->def->text) && put(w, "'>", true);
-    case V_METHOD: return put(w, "<built-in method ", true) && put(w, v->method->def->name, true) && put(w, ">", true);
+    case V_LOOP: return repr_loop(w, v->loop);
+    case V_METHOD:
+        return put(w, "<built-in method ", true) && put(w, v->method->def->name, true) && put(w, ">", true);
     case V_FUNC: return put(w, "<function ", true) && put(w, v->func->name, true) && put(w, ">", true);
     case V_ITER: return put(w, "<", true) && put(w, v->iter->what, true) && put(w, " object>", true);
     default: return put(w, "<", true) && put(w, sy_tpl_type(v), true) && put(w, " object>", true);
@@ -190,7 +204,7 @@ static bool repr(struct writer *w, const struct val *v)
     }
 }
 
-/* ---- JSON ------------------------------------------------------------------------------------------------------------ */
+/* ---- JSON -------------------------------------------------------- */
 
 static bool new_line(struct writer *w, bool own)
 {
@@ -252,8 +266,9 @@ static bool json_dict(struct writer *w, const struct val *v)
     if (!put(w, "{", own)) return false;
     w->level++;
     for (size_t i = 0; i < d->n; i++) {
-        if ((i && !separator(w, w->how->item_sep, own)) || !new_line(w, own) || !json_key(w, key ? &key[i] : &d->at[i].key) ||
-            !separator(w, w->how->key_sep, own) || !write_value(w, value ? &value[i] : &d->at[i].value))
+        if ((i && !separator(w, w->how->item_sep, own)) || !new_line(w, own) ||
+            !json_key(w, key ? &key[i] : &d->at[i].key) || !separator(w, w->how->key_sep, own) ||
+            !write_value(w, value ? &value[i] : &d->at[i].value))
             return false;
     }
     w->level--;

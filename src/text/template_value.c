@@ -26,8 +26,7 @@ void *sy_tpl_get(struct run *r, size_t n, size_t size)
     size_t limit = r->arena.limit;
     if (n > limit / size || r->arena.used > limit - n * size)
         sy_tpl_fail(r, SY_ENOMEM, "rendering needs more than the %zu bytes of memory it may use", limit);
-    else
-        sy_tpl_fail(r, SY_ENOMEM, "no memory for %zu bytes", n * size);
+    else sy_tpl_fail(r, SY_ENOMEM, "no memory for %zu bytes", n * size);
     return NULL;
 }
 
@@ -79,7 +78,8 @@ bool sy_tpl_undef_fail(struct run *r, const struct val *v)
     const struct str *s = u->name ? u->name : &sy_tpl_empty;
     int n = (int)sy_utf8_whole(s->at, s->n < 120 ? s->n : 120);
     if (u->hint) return sy_tpl_fail(r, SY_EARG, "%s ('%.*s')", u->hint, n, s->at);
-    if (u->owner) return sy_tpl_fail(r, SY_EARG, "'%s object' has no attribute or element '%.*s'", u->owner, n, s->at);
+    if (u->owner)
+        return sy_tpl_fail(r, SY_EARG, "'%s object' has no attribute or element '%.*s'", u->owner, n, s->at);
     return sy_tpl_fail(r, SY_EARG, "'%.*s' is undefined", n, s->at);
 }
 
@@ -103,8 +103,9 @@ bool sy_tpl_iter(struct run *r, struct list *l, const char *what, bool taint, st
 const char *sy_tpl_type(const struct val *v)
 {
     static const char *const names[] = {
-        "missing", "Undefined", "NoneType", "bool", "int", "float", "str", "list", "tuple", "dict", "dict view", "range",
-        "generator", "Namespace", "Macro", "method", "function", "LoopContext", "Cycler", "Joiner",
+        "missing", "Undefined", "NoneType", "bool",        "int",    "float",     "str",
+        "list",    "tuple",     "dict",     "dict view",   "range",  "generator", "Namespace",
+        "Macro",   "method",    "function", "LoopContext", "Cycler", "Joiner",
     };
     return names[v->kind];
 }
@@ -128,18 +129,16 @@ bool sy_tpl_truth(const struct val *v)
     }
 }
 
-bool sy_tpl_tainted(const struct val *v)
-{
-    return v->kind == V_STR ? !sy_tpl_trusted(v->s) : v->taint;
-}
+bool sy_tpl_tainted(const struct val *v) { return v->kind == V_STR ? !sy_tpl_trusted(v->s) : v->taint; }
 
-/* ---- dicts ----------------------------------------------------------------------------------------------------- */
+/* ---- dicts -------------------------------------------------------- */
 
 bool sy_tpl_hashable(const struct val *v)
 {
     if (v->kind == V_LIST || v->kind == V_DICT) return false;
     for (size_t i = 0; v->kind == V_TUPLE && i < v->list->n; i++)
-        if (v->list->at[i].kind == V_TUPLE || !sy_tpl_hashable(&v->list->at[i])) return false; /* flat ones are enough */
+        if (v->list->at[i].kind == V_TUPLE || !sy_tpl_hashable(&v->list->at[i]))
+            return false; /* flat ones are enough */
     return true;
 }
 
@@ -267,16 +266,14 @@ const struct val *sy_tpl_dict_text(const struct dict *d, const char *key, size_t
             return NULL;
         }
         const struct val *v = &d->at[k].key;
-        if (d->at[k].hash == h && v->kind == V_STR && v->s->n == n && !memcmp(v->s->at, key, n)) return &d->at[k].value;
+        if (d->at[k].hash == h && v->kind == V_STR && v->s->n == n && !memcmp(v->s->at, key, n))
+            return &d->at[k].value;
     }
 }
 
-/* ---- equality and order ---------------------------------------------------------------------------------------- */
+/* ---- equality and order -------------------------------------------------------- */
 
-static bool is_number(const struct val *v)
-{
-    return v->kind == V_BOOL || v->kind == V_INT || v->kind == V_FLOAT;
-}
+static bool is_number(const struct val *v) { return v->kind == V_BOOL || v->kind == V_INT || v->kind == V_FLOAT; }
 
 static __int128 as_int(const struct val *v) { return v->kind == V_BOOL ? v->b : v->i; }
 
@@ -326,10 +323,12 @@ static bool same_object(const struct val *a, const struct val *b)
 {
     if (a->kind != b->kind) return false;
     if (a->kind == V_VIEW) return a->view->dict == b->view->dict && a->view->kind == b->view->kind;
-    if (a->kind == V_METHOD) return a->method->def == b->method->def && same_object(&a->method->self, &b->method->self);
+    if (a->kind == V_METHOD)
+        return a->method->def == b->method->def && same_object(&a->method->self, &b->method->self);
     if (a->kind == V_RANGE)
-        return a->range->n == b->range->n && (!a->range->n || (a->range->start == b->range->start &&
-                                                               (a->range->n == 1 || a->range->step == b->range->step)));
+        return a->range->n == b->range->n &&
+               (!a->range->n ||
+                (a->range->start == b->range->start && (a->range->n == 1 || a->range->step == b->range->step)));
     return a->list == b->list; /* any pointer of the union */
 }
 
@@ -387,7 +386,8 @@ static bool order(struct run *r, const struct val *a, const struct val *b, const
     }
     if (a->kind == V_UNDEF || b->kind == V_UNDEF) return sy_tpl_undef_fail(r, a->kind == V_UNDEF ? a : b);
     if (a->kind != b->kind || (a->kind != V_LIST && a->kind != V_TUPLE))
-        return sy_tpl_fail(r, SY_EARG, "'%s' not supported between '%s' and '%s'", op, sy_tpl_type(a), sy_tpl_type(b));
+        return sy_tpl_fail(r, SY_EARG, "'%s' not supported between '%s' and '%s'", op, sy_tpl_type(a),
+                           sy_tpl_type(b));
     if (!sy_tpl_enter(r)) return false;
     bool good = list_order(r, a->list, b->list, op, out);
     r->depth--;
@@ -400,7 +400,8 @@ bool sy_tpl_compare(struct run *r, enum compare_op op, const struct val *a, cons
     int o;
     bool flip = op == CMP_NE || op == CMP_NOT_IN;
     if (op == CMP_EQ || op == CMP_NE || op == CMP_IN || op == CMP_NOT_IN) {
-        if (!(op == CMP_EQ || op == CMP_NE ? sy_tpl_equal(r, a, b, out) : sy_tpl_contains(r, a, b, out))) return false;
+        if (!(op == CMP_EQ || op == CMP_NE ? sy_tpl_equal(r, a, b, out) : sy_tpl_contains(r, a, b, out)))
+            return false;
         *out ^= flip;
         return true;
     }
@@ -431,7 +432,8 @@ bool sy_tpl_contains(struct run *r, const struct val *item, const struct val *in
     }
     if (in->kind == V_DICT || (in->kind == V_VIEW && in->view->kind == VIEW_KEYS)) {
         const struct val *found;
-        if (!sy_tpl_hashable(item)) return sy_tpl_fail(r, SY_EARG, "a %s cannot be a key of a dict", sy_tpl_type(item));
+        if (!sy_tpl_hashable(item))
+            return sy_tpl_fail(r, SY_EARG, "a %s cannot be a key of a dict", sy_tpl_type(item));
         if (!sy_tpl_dict_get(r, in->kind == V_DICT ? in->dict : in->view->dict, item, &found)) return false;
         *out = found != NULL;
         return true;
@@ -452,12 +454,9 @@ bool sy_tpl_contains(struct run *r, const struct val *item, const struct val *in
     return true;
 }
 
-/* ---- length and iteration ---------------------------------------------------------------------------------------- */
+/* ---- length and iteration -------------------------------------------------------- */
 
-bool sy_tpl_is_iterable(const struct val *v)
-{
-    return (v->kind >= V_STR && v->kind <= V_ITER) || v->kind == V_UNDEF;
-}
+bool sy_tpl_is_iterable(const struct val *v) { return (v->kind >= V_STR && v->kind <= V_ITER) || v->kind == V_UNDEF; }
 
 bool sy_tpl_len(struct run *r, const struct val *v, size_t *n)
 {
@@ -550,17 +549,18 @@ bool sy_tpl_index(const struct val *v, int64_t *out)
     return true;
 }
 
-/* ---- sorting ------------------------------------------------------------------------------------------------------ */
+/* ---- sorting -------------------------------------------------------- */
 
-static bool merge(struct run *r, const struct val *key, const size_t *from, size_t lo, size_t mid, size_t hi, bool reverse,
-                  size_t *to)
+static bool merge(struct run *r, const struct val *key, const size_t *from, size_t lo, size_t mid, size_t hi,
+                  bool reverse, size_t *to)
 {
     size_t i = lo, j = mid;
     for (size_t k = lo; k < hi; k++) {
         bool right = i == mid;
         if (!right && j < hi) {
             const struct val *a = &key[from[i]], *b = &key[from[j]];
-            if (!sy_tpl_spend(r, 1) || !sy_tpl_compare(r, CMP_LT, reverse ? a : b, reverse ? b : a, &right)) return false;
+            if (!sy_tpl_spend(r, 1) || !sy_tpl_compare(r, CMP_LT, reverse ? a : b, reverse ? b : a, &right))
+                return false;
         }
         to[k] = right ? from[j++] : from[i++];
     }
@@ -592,7 +592,7 @@ bool sy_tpl_sort(struct run *r, struct val *item, struct val *key, size_t n, boo
     return true;
 }
 
-/* ---- arguments ----------------------------------------------------------------------------------------------------- */
+/* ---- arguments -------------------------------------------------------- */
 
 bool sy_tpl_bind(struct run *r, const char *what, const char *const *param, int n_required, const struct args *args,
                  struct val *arg)
@@ -607,13 +607,15 @@ bool sy_tpl_bind(struct run *r, const char *what, const char *const *param, int 
         size_t i = 0;
         while (i < n_param && (!*param[i] || !sy_tpl_is(name, param[i]))) i++;
         if (i == n_param)
-            return sy_tpl_fail(r, SY_EARG, "%s has no argument named '%.*s'", what, (int)(name->n < 60 ? name->n : 60),
-                               name->at);
-        if (arg[i].kind != V_MISSING) return sy_tpl_fail(r, SY_EARG, "%s: argument '%s' is given twice", what, param[i]);
+            return sy_tpl_fail(r, SY_EARG, "%s has no argument named '%.*s'", what,
+                               (int)(name->n < 60 ? name->n : 60), name->at);
+        if (arg[i].kind != V_MISSING)
+            return sy_tpl_fail(r, SY_EARG, "%s: argument '%s' is given twice", what, param[i]);
         arg[i] = args->kw[k].value;
     }
     for (int i = 0; i < n_required; i++)
         if (arg[i].kind == V_MISSING)
-            return sy_tpl_fail(r, SY_EARG, "%s: argument %d%s%s is missing", what, i + 1, *param[i] ? ", " : "", param[i]);
+            return sy_tpl_fail(r, SY_EARG, "%s: argument %d%s%s is missing", what, i + 1, *param[i] ? ", " : "",
+                               param[i]);
     return true;
 }
