@@ -1,6 +1,7 @@
 /* engine.c - opening a model and taking it down; step.c runs it. */
 #include <string.h>
 
+#include "engine/chat.h"
 #include "engine/engine_int.h"
 
 static const struct sy_backend_ops *backend_by_name(const char *name, size_t n)
@@ -34,6 +35,33 @@ static void add_ends(struct sy_engine *e, const struct sy_json *config)
     for (size_t i = 0; sy_json_is_array(eos) && i < sy_json_len(eos); i++) add_end(e, sy_json_int(sy_json_at(eos, i), -1));
 }
 
+/* The token that ends an answer in the model's own conversations: what its template writes behind an assistant's message.
+ * Files that name an end of text only (eos) would otherwise never stop in a chat. */
+static sy_status add_end_of_turn(struct sy_engine *e, struct sy_err *err)
+{
+    static const char talk[] = "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"systole\"}]";
+    struct sy_json *messages = NULL;
+    struct sy_rendered r = {0};
+    struct sy_ids ids;
+    sy_ids_init(&ids, e->env);
+    sy_status st = sy_json_parse(e->env, talk, sizeof talk - 1, false, &messages, err);
+    struct sy_render in = {.messages = messages};
+    sy_chat_tokens(e->tok, &in);
+    /* A template that refuses this conversation tells nothing; that is no fault of the file. */
+    bool told = !st && sy_template_render(e->tpl, e->env, &in, &r, NULL) == SY_OK;
+    const char *at = told && r.text.len ? memmem(r.text.at, r.text.len, "systole", 7) : NULL;
+    if (at) st = sy_tokenizer_encode(e->tok, at + 7, (size_t)(r.text.at + r.text.len - at) - 7, 0, &ids, err);
+    for (size_t i = 0; !st && i < ids.n; i++)
+        if (sy_tokenizer_is_special(e->tok, ids.at[i])) {
+            add_end(e, ids.at[i]);
+            break;
+        }
+    if (told) sy_rendered_release(&r, e->env);
+    sy_ids_release(&ids);
+    sy_json_free(messages);
+    return st;
+}
+
 static sy_status open_text(struct sy_engine *e, struct sy_err *err)
 {
     sy_status st = sy_tokenizer_open(e->env, e->ckpt, &e->tok, err);
@@ -47,7 +75,7 @@ static sy_status open_text(struct sy_engine *e, struct sy_err *err)
     add_ends(e, sy_checkpoint_generation(e->ckpt));
     if (e->n_end_id == 0) add_ends(e, sy_checkpoint_config(e->ckpt));
     if (e->tok) add_end(e, sy_tokenizer_eos(e->tok));
-    return st;
+    return !st && e->tpl ? add_end_of_turn(e, err) : st;
 }
 
 static int32_t or_default(int32_t v, int32_t otherwise) { return v > 0 ? v : otherwise; }
