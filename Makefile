@@ -26,9 +26,9 @@ endif
 DIRS ?= base graph quant checkpoint text model comm backend engine serve bench
 
 VERSION  := 0.1.0
-PKGS     := jansson libpcre2-8 libutf8proc libcurl libedit libcrypto
+PKGS     := jansson libpcre2-8 libutf8proc libcurl libedit libcrypto libmicrohttpd
 PKGFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
-PKGLIBS  := $(shell pkg-config --libs $(PKGS) 2>/dev/null || echo -ljansson -lpcre2-8 -lutf8proc -lcurl -ledit -lcrypto)
+PKGLIBS  := $(shell pkg-config --libs $(PKGS) 2>/dev/null || echo -ljansson -lpcre2-8 -lutf8proc -lcurl -ledit -lcrypto -lmicrohttpd)
 ifeq ($(filter demo help clean tidy,$(MAKECMDGOALS)),)
 ifeq ($(shell pkg-config --exists $(PKGS) 2>/dev/null && command -v $(CC)),)
 $(error $(shell sh tools/packages.sh build))

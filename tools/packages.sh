@@ -17,6 +17,7 @@ pc libutf8proc libutf8proc-dev
 pc libcurl libcurl4-openssl-dev
 pc libedit libedit-dev
 pc libcrypto libssl-dev
+pc libmicrohttpd libmicrohttpd-dev
 tool python3 python3
 case $1 in
 build) ;;
@@ -47,8 +48,8 @@ if [ "${2:-}" != --install ]; then
 fi
 echo "running:  $command"
 export DEBIAN_FRONTEND=noninteractive
-if ! $command; then
+if ! sh -c "$command"; then
     echo "the package lists may be old; running:  ${sudo}apt-get update"
-    ${sudo}apt-get update
-    $command
+    sh -c "${sudo}apt-get update"
+    sh -c "$command"
 fi

@@ -149,8 +149,8 @@ void loop_ended(struct sy_stream *s, enum sy_finish last)
         if (s->next) s->next->prev = s->prev;
         s->live = false;
     }
-    atomic_fetch_sub(&l->n_open, 1);
     loop_news(s);
+    atomic_fetch_sub(&l->n_open, 1); /* after the news: who sees 0 finds all of them */
     sy_stream_unref(s); /* the reader holds one more, so this does not free it */
 }
 
@@ -230,7 +230,7 @@ static void one_step(struct sy_loop *l)
 {
     struct sy_err err = {0};
     bool worked = false;
-    uint64_t t0 = sy_now_ns(l->env);
+    uint64_t t0 = sy_now_ns(l->env), decode_ns = sy_engine_stats(l->engine).decode_ns;
     atomic_store_explicit(&l->step_since, t0, memory_order_relaxed);
     sy_status st = sy_engine_step(l->engine, &worked, &err);
     atomic_store_explicit(&l->step_since, 0, memory_order_relaxed);
@@ -240,6 +240,7 @@ static void one_step(struct sy_loop *l)
         struct sy_engine_stats s = sy_engine_stats(l->engine);
         sy_histogram_add(&l->metrics.step, (double)(sy_now_ns(l->env) - t0) / 1e9);
         sy_histogram_add(&l->metrics.step_tok, s.last_batch_tok);
+        if (s.decode_ns > decode_ns) atomic_fetch_add_explicit(&l->metrics.n_decode_step, 1, memory_order_relaxed);
     }
     tell(l);
     if (!worked) nap(l);

@@ -85,6 +85,7 @@ struct sy_engine_stats sy_loop_stats(const struct sy_loop *); /* as of the last 
 struct sy_loop_metrics { /* read at any time, from any thread; seconds, tokens */
     struct sy_histogram ttft, itl, tpot, e2e, queue, prefill, decode, inference, step;
     struct sy_histogram prompt_tok, gen_tok, step_tok;
+    _Atomic uint64_t n_decode_step; /* steps without prompt tokens */
     _Atomic uint64_t finished[SY_FINISH_ERROR + 1]; /* replies by enum sy_finish */
 };
 const struct sy_loop_metrics *sy_loop_metrics(const struct sy_loop *);

@@ -23,6 +23,9 @@ struct sy_interrupt {
 static void *wait_for_it(void *ctx)
 {
     struct sy_interrupt *in = ctx;
+    sigset_t all; /* other signals are for threads that expect them */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, NULL);
     for (;;) {
         int sig;
         if (sigwait(&in->set, &sig)) continue;
