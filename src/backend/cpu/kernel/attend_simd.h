@@ -18,9 +18,6 @@ enum {
 #ifndef DIRECT
 #define DIRECT 12
 #endif
-#ifndef FETCH
-#define FETCH 2
-#endif
 #define LOG2E 1.44269504088896341f
 
 /* ---- the product ------------------------------------------------------------------------------------------------- */
@@ -31,8 +28,9 @@ enum source {
     VALUES, /* at[k] + col elements: rows of the cache, widened on the way */
 };
 struct product {
-    const float *a[REG_ROWS];
-    float *c[REG_ROWS];
+    const float *const *a; /* rows of A, of C, and where in them the product starts */
+    float *const *c;
+    int64_t a_at, c_at;
     const float *b;
     int64_t ldb;
     const unsigned char *const *at;
@@ -55,7 +53,8 @@ INLINE void load_c(const struct product *m, const int rows, const int cols, VF c
 {
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int j = 0; j < cols; j++)
-            c[r][j] = j == cols - 1 ? v_load_n(m->c[r] + j * LANES, m->n_last) : v_load(m->c[r] + j * LANES);
+            c[r][j] = j < cols - 1 ? v_load(m->c[r] + m->c_at + j * LANES)
+                                   : v_load_n(m->c[r] + m->c_at + j * LANES, m->n_last);
     }
 }
 
@@ -84,7 +83,7 @@ INLINE void multiply(const struct product *m, const enum source source, const en
     const float *a[REG_ROWS];
     const int64_t k_hi = m->k_hi;
     UNROLL for (int r = 0; r < rows; r++) {
-        a[r] = m->a[r];
+        a[r] = m->a[r] + m->a_at;
         UNROLL for (int j = 0; j < cols; j++) c[r][j] = v_set(0);
     }
     if (!m->fresh) load_c(m, rows, cols, c);
@@ -97,8 +96,8 @@ INLINE void multiply(const struct product *m, const enum source source, const en
     }
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int j = 0; j < cols; j++) {
-            if (j < cols - 1) v_store(m->c[r] + j * LANES, c[r][j]);
-            else v_store_n(m->c[r] + j * LANES, c[r][j], m->n_last);
+            if (j < cols - 1) v_store(m->c[r] + m->c_at + j * LANES, c[r][j]);
+            else v_store_n(m->c[r] + m->c_at + j * LANES, c[r][j], m->n_last);
         }
     }
 }
@@ -127,7 +126,7 @@ TABLE(from_values_f32, VALUES, SY_KV_F32)
 TABLE(from_values_bf16, VALUES, SY_KV_BF16)
 TABLE(from_values_f16, VALUES, SY_KV_F16)
 
-/* Columns [0, n) of rows [0, n_row). Moves m's pointers. */
+/* Columns [0, n) of rows [0, n_row). Moves m. */
 INLINE void multiply_all(struct product *m, const enum source source, const enum sy_kv_dtype dtype, int32_t n_row,
                          int32_t n)
 {
@@ -144,7 +143,7 @@ INLINE void multiply_all(struct product *m, const enum source source, const enum
         else from_values_f16[wide][n_row - 1](m);
         n -= lanes;
         if (n <= 0) return;
-        for (int32_t r = 0; r < n_row; r++) m->c[r] += lanes;
+        m->c_at += lanes;
         if (source == TILE) m->b += lanes;
         if (source == VALUES) m->col += lanes * sy_kv_elem_bytes(dtype);
         if (source == KEYS) {
@@ -160,7 +159,7 @@ INLINE void multiply_all(struct product *m, const enum source source, const enum
  * keys of the next tile. In steps of bytes, because the two need not have the same size. */
 INLINE void fetch(const unsigned char *p, int64_t from, int64_t to)
 {
-    for (int64_t at = from & ~(int64_t)63; at < to; at += 64) __builtin_prefetch(p + at, 0, FETCH);
+    for (int64_t at = from & ~(int64_t)63; at < to; at += 64) __builtin_prefetch(p + at);
 }
 
 /* to[d][j - t] = element d0 + d of key j, d < n, for the keys of a tile; 0 for what is not among them. */
@@ -226,23 +225,39 @@ INLINE void tile_values(const struct sy_attend *a, enum sy_kv_dtype dtype, int32
 
 /* ---- rows ---------------------------------------------------------------------------------------------------------- */
 
-struct row {
-    const float *q;
-    float *sum;          /* d_val sums, maximum (in units of log2), denominator */
-    struct sy_span seen; /* of the partition */
-    struct sy_span now;  /* of the tile */
-};
 struct work {
     const struct sy_attend *a;
-    struct row row[SY_ROW_TILE];
     int32_t n_row;
-    _Alignas(64) float score[SY_ROW_TILE][SY_KEY_TILE];
-    _Alignas(64) float tile[D_CHUNK * SY_KEY_TILE];
-    bool direct;
+    bool direct;                      /* few rows: the products read the cache themselves */
+    float factor;                     /* of scores, before they are exponents of 2 */
+    const float *q[SY_ROW_TILE];
+    float *p[SY_ROW_TILE];            /* rows of score */
+    float *sum[SY_ROW_TILE];          /* d_val sums, maximum, denominator */
+    struct sy_span seen[SY_ROW_TILE]; /* keys of the partition */
+    struct sy_span now[SY_ROW_TILE];  /* keys of the tile */
+    float top[SY_ROW_TILE];           /* maximum so far */
     const unsigned char *key[SY_KEY_TILE / LANES], *key_next[SY_KEY_TILE / LANES];
     const unsigned char *value[SY_KEY_TILE], *value_next[SY_KEY_TILE];
+    _Alignas(64) float total[SY_ROW_TILE][LANES]; /* denominator so far, in lanes */
+    _Alignas(64) float score[SY_ROW_TILE][SY_KEY_TILE];
+    _Alignas(64) float tile[D_CHUNK * SY_KEY_TILE];
 };
 _Static_assert(V_CHUNK <= D_CHUNK, "both kinds of tiles use one buffer");
+
+INLINE void scores(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys)
+{
+    int32_t d_key = w->a->kv->d_key, lo = (keys.lo - t) / LANES * LANES;
+    for (int32_t d = 0; d < d_key; d += D_CHUNK) {
+        int32_t n = d_key - d < D_CHUNK ? d_key - d : D_CHUNK;
+        tile_keys(w->a, dtype, t, keys, d, n, w->tile);
+        for (int32_t r = 0, rows; r < w->n_row; r += rows) {
+            rows = w->n_row - r < REG_ROWS ? w->n_row - r : REG_ROWS;
+            struct product m = {.a = w->q + r, .a_at = d, .c = w->p + r, .c_at = lo, .b = w->tile + lo,
+                                .ldb = SY_KEY_TILE, .k_hi = n, .fresh = d == 0};
+            multiply_all(&m, TILE, dtype, rows, (keys.hi - t - lo + LANES - 1) / LANES * LANES);
+        }
+    }
+}
 
 /* Where the panels of keys and the rows of values of a tile lie. */
 INLINE void locate(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys)
@@ -274,81 +289,63 @@ INLINE void scores_direct(struct work *w, enum sy_kv_dtype dtype, int32_t t, str
     locate(w, dtype, t, keys);
     for (int32_t r = 0, rows; r < w->n_row; r += rows) {
         rows = w->n_row - r < REG_ROWS ? w->n_row - r : REG_ROWS;
-        struct product m = {.at = w->key + lo / LANES, .next = w->key_next + lo / LANES, .k_hi = kv->d_key, .fresh = true};
+        struct product m = {.a = w->q + r, .c = w->p + r, .c_at = lo, .at = w->key + lo / LANES,
+                            .next = w->key_next + lo / LANES, .k_hi = kv->d_key, .fresh = true};
         m.next_step = (int64_t)LANES * kv->d_val * sy_kv_elem_bytes(dtype) / kv->d_key;
-        for (int32_t i = 0; i < rows; i++) {
-            m.a[i] = w->row[r + i].q;
-            m.c[i] = w->score[r + i] + lo;
-        }
         multiply_all(&m, KEYS, dtype, rows, (keys.hi - t - lo + LANES - 1) / LANES * LANES);
     }
 }
 
-INLINE void scores(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys)
+/* A larger maximum: what row r summed so far is brought to it. */
+static __attribute__((noinline)) void raise_top(struct work *w, int32_t r, float top)
 {
-    int32_t d_key = w->a->kv->d_key, lo = (keys.lo - t) / LANES * LANES;
-    for (int32_t d = 0; d < d_key; d += D_CHUNK) {
-        int32_t n = d_key - d < D_CHUNK ? d_key - d : D_CHUNK;
-        tile_keys(w->a, dtype, t, keys, d, n, w->tile);
-        for (int32_t r = 0, rows; r < w->n_row; r += rows) {
-            rows = w->n_row - r < REG_ROWS ? w->n_row - r : REG_ROWS;
-            struct product m = {.b = w->tile + lo, .ldb = SY_KEY_TILE, .k_hi = n, .fresh = d == 0};
-            for (int32_t i = 0; i < rows; i++) {
-                m.a[i] = w->row[r + i].q + d;
-                m.c[i] = w->score[r + i] + lo;
-            }
-            multiply_all(&m, TILE, dtype, rows, (keys.hi - t - lo + LANES - 1) / LANES * LANES);
-        }
-    }
+    float *sum = w->sum[r], old = w->top[r];
+    int32_t d_val = w->a->kv->d_val, d = 0;
+    w->top[r] = top;
+    if (old == -__builtin_inff()) return; /* nothing yet */
+    VF less = v_exp2(v_set(old - top));
+    v_store(w->total[r], v_load(w->total[r]) * less);
+    for (; d + LANES <= d_val; d += LANES) v_store(sum + d, v_load(sum + d) * less);
+    if (d < d_val) v_store_n(sum + d, v_load_n(sum + d, d_val - d) * less, d_val - d);
 }
 
-/* One tile's softmax of a row: score becomes 2^(score - maximum), and what the row summed before is brought to that
- * maximum. Keys that are not seen become -inf, hence exactly 0. */
-INLINE void soften(const struct sy_attend *a, const struct row *row, int32_t t, float *score)
+/* One tile's softmax of row r: scores become 2^(score - maximum). Keys that are not seen become -inf, hence exactly 0. */
+INLINE void soften(struct work *w, int32_t r, int32_t t)
 {
     enum { N = SY_KEY_TILE / LANES };
-    int32_t d_val = a->kv->d_val, lo = row->now.lo - t, hi = row->now.hi - t;
-    VF s[N], top = v_set(-__builtin_inff()), total[N];
+    const struct sy_attend *a = w->a;
+    int32_t lo = w->now[r].lo - t, hi = w->now[r].hi - t;
+    float *p = w->p[r];
+    VF s[N], tree[N];
     for (int i = 0; i < N; i++) {
-        s[i] = v_load(score + i * LANES);
-        if (a->softcap > 0)
-            s[i] = v_tanh(s[i] * v_set(a->scale / a->softcap)) * v_set(a->softcap * LOG2E);
-        else
-            s[i] = s[i] * v_set(a->scale * LOG2E);
+        s[i] = v_load(p + i * LANES);
+        if (a->softcap > 0) s[i] = v_tanh(s[i] * v_set(a->scale / a->softcap));
+        s[i] = s[i] * v_set(w->factor);
     }
     if (hi - lo < SY_KEY_TILE)
         for (int i = 0; i < N; i++) s[i] = v_span(s[i], lo - i * LANES, hi - i * LANES);
-    for (int i = 0; i < N; i++) top = v_max(s[i], top);
-    float *sum = row->sum, old = sum[d_val], most = v_top(top), max = most > old ? most : old;
-    float ref = max == -__builtin_inff() ? 0 : max; /* 2^(-inf - 0) is the zero that 2^(-inf - -inf) is not */
+    for (int i = 0; i < N; i++) tree[i] = s[i];
+    for (int n = N / 2; n > 0; n /= 2)
+        for (int i = 0; i < n; i++) tree[i] = v_max(tree[i], tree[i + n]);
+    if (v_above(tree[0], v_set(w->top[r]))) raise_top(w, r, v_top(tree[0]));
+    /* All scores so far can be -inf: 2^(-inf - 0) is the zero that 2^(-inf - -inf) is not. */
+    VF top = v_set(w->top[r] == -__builtin_inff() ? 0 : w->top[r]);
     for (int i = 0; i < N; i++) {
-        s[i] = v_exp2(s[i] - v_set(ref));
-        v_store(score + i * LANES, s[i]);
-        total[i] = s[i];
+        tree[i] = v_exp2(s[i] - top);
+        v_store(p + i * LANES, tree[i]);
     }
     for (int n = N / 2; n > 0; n /= 2)
-        for (int i = 0; i < n; i++) total[i] = total[i] + total[i + n];
-    if (max != old && old != -__builtin_inff()) {
-        VF less = v_exp2(v_set(old - ref));
-        int32_t d = 0;
-        for (; d + LANES <= d_val; d += LANES) v_store(sum + d, v_load(sum + d) * less);
-        if (d < d_val) v_store_n(sum + d, v_load_n(sum + d, d_val - d) * less, d_val - d);
-        sum[d_val + 1] *= less[0];
-    }
-    sum[d_val] = max;
-    sum[d_val + 1] += v_sum(total[0]);
+        for (int i = 0; i < n; i++) tree[i] = tree[i] + tree[i + n];
+    v_store(w->total[r], v_load(w->total[r]) + tree[0]);
 }
 
 /* Rows [r, r + n) times values [lo, hi) relative to the tile. */
 INLINE void add_values(struct work *w, enum sy_kv_dtype dtype, int32_t r, int32_t n, int32_t lo, int32_t hi, int32_t d,
                        int32_t n_d)
 {
-    struct product m = {.b = w->tile, .ldb = V_CHUNK, .at = w->value, .next = w->value_next, .k_lo = lo, .k_hi = hi};
     if (lo >= hi) return;
-    for (int32_t i = 0; i < n; i++) {
-        m.a[i] = w->score[r + i];
-        m.c[i] = w->row[r + i].sum + d;
-    }
+    struct product m = {.a = (const float *const *)w->p + r, .c = w->sum + r, .c_at = d, .b = w->tile, .ldb = V_CHUNK,
+                        .at = w->value, .next = w->value_next, .k_lo = lo, .k_hi = hi};
     if (w->direct) multiply_all(&m, VALUES, dtype, n, n_d);
     else multiply_all(&m, TILE, dtype, n, n_d);
 }
@@ -358,15 +355,15 @@ INLINE void add_values(struct work *w, enum sy_kv_dtype dtype, int32_t r, int32_
 INLINE void add_rows(struct work *w, enum sy_kv_dtype dtype, int32_t t, int32_t r, int32_t n, int32_t d, int32_t n_d)
 {
     struct sy_span all = {t, t + SY_KEY_TILE};
-    for (int32_t i = r; i < r + n; i++) all = sy_span_cut(all, w->row[i].now.lo, w->row[i].now.hi);
+    for (int32_t i = r; i < r + n; i++) all = sy_span_cut(all, w->now[i].lo, w->now[i].hi);
     if (all.hi < all.lo) all.hi = all.lo;
     for (int32_t i = r; i < r + n; i++) {
-        struct sy_span now = w->row[i].now;
+        struct sy_span now = w->now[i];
         add_values(w, dtype, i, 1, now.lo - t, (now.hi < all.lo ? now.hi : all.lo) - t, d, n_d);
     }
     add_values(w, dtype, r, n, all.lo - t, all.hi - t, d, n_d);
     for (int32_t i = r; i < r + n; i++) {
-        struct sy_span now = w->row[i].now;
+        struct sy_span now = w->now[i];
         add_values(w, dtype, i, 1, (now.lo > all.hi ? now.lo : all.hi) - t, now.hi - t, d, n_d);
     }
 }
@@ -374,12 +371,15 @@ INLINE void add_rows(struct work *w, enum sy_kv_dtype dtype, int32_t t, int32_t 
 INLINE void values(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys)
 {
     int32_t d_val = w->a->kv->d_val, chunk = w->direct ? d_val : V_CHUNK;
+    bool same = true;
+    for (int32_t r = 0; r < w->n_row; r++) same &= w->now[r].lo == keys.lo && w->now[r].hi == keys.hi;
     for (int32_t d = 0; d < d_val; d += chunk) {
         int32_t n_d = d_val - d < chunk ? d_val - d : chunk;
         if (!w->direct) tile_values(w->a, dtype, t, keys, d, n_d, w->tile);
         for (int32_t r = 0, n; r < w->n_row; r += n) {
             n = w->n_row - r < REG_ROWS ? w->n_row - r : REG_ROWS;
-            add_rows(w, dtype, t, r, n, d, n_d);
+            if (same) add_values(w, dtype, r, n, keys.lo - t, keys.hi - t, d, n_d);
+            else add_rows(w, dtype, t, r, n, d, n_d);
         }
     }
 }
@@ -389,23 +389,28 @@ INLINE void rows(struct work *w, enum sy_kv_dtype dtype, int32_t row0)
     const struct sy_attend *a = w->a;
     int32_t d_val = a->kv->d_val, begin = a->part * SY_PARTITION;
     for (int32_t r = 0; r < w->n_row; r++) {
-        struct row *row = &w->row[r];
-        row->q = sy_attend_q(a, row0 + r);
-        row->sum = sy_attend_partial(a, a->part, row0 + r);
-        row->seen = sy_span_cut(sy_attend_span(a, (row0 + r) / a->n_group), begin, begin + SY_PARTITION);
-        memset(row->sum, 0, ((size_t)d_val + 2) * sizeof *row->sum);
-        row->sum[d_val] = -__builtin_inff();
+        w->q[r] = sy_attend_q(a, row0 + r);
+        w->p[r] = w->score[r];
+        w->sum[r] = sy_attend_partial(a, a->part, row0 + r);
+        w->seen[r] = sy_span_cut(sy_attend_span(a, (row0 + r) / a->n_group), begin, begin + SY_PARTITION);
+        w->top[r] = -__builtin_inff();
+        v_store(w->total[r], v_set(0));
+        memset(w->sum[r], 0, (size_t)d_val * sizeof *w->sum[r]);
     }
-    struct sy_span all = {w->row[0].seen.lo, w->row[w->n_row - 1].seen.hi};
+    struct sy_span all = {w->seen[0].lo, w->seen[w->n_row - 1].hi};
     for (int32_t t = all.lo / SY_KEY_TILE * SY_KEY_TILE; t < all.hi; t += SY_KEY_TILE) {
         struct sy_span keys = sy_span_cut(all, t, t + SY_KEY_TILE);
         if (w->direct) scores_direct(w, dtype, t, keys);
         else scores(w, dtype, t, keys);
         for (int32_t r = 0; r < w->n_row; r++) {
-            w->row[r].now = sy_span_cut(w->row[r].seen, keys.lo, keys.hi);
-            if (w->row[r].now.lo < w->row[r].now.hi) soften(a, &w->row[r], t, w->score[r]);
+            w->now[r] = sy_span_cut(w->seen[r], keys.lo, keys.hi);
+            if (w->now[r].lo < w->now[r].hi) soften(w, r, t);
         }
         values(w, dtype, t, keys);
+    }
+    for (int32_t r = 0; r < w->n_row; r++) {
+        w->sum[r][d_val] = w->top[r];
+        w->sum[r][d_val + 1] = v_sum(v_load(w->total[r]));
     }
 }
 
@@ -414,6 +419,7 @@ INLINE void part(const struct sy_attend *a, enum sy_kv_dtype dtype)
     struct work w;
     int32_t all = a->n_q * a->n_group;
     w.a = a;
+    w.factor = (a->softcap > 0 ? a->softcap : a->scale) * LOG2E;
     w.direct = all <= DIRECT && a->kv->block_len % SY_KV_PANEL == 0;
     for (int32_t r = 0; r < all; r += SY_ROW_TILE) {
         w.n_row = all - r < SY_ROW_TILE ? all - r : SY_ROW_TILE;
@@ -433,10 +439,15 @@ static void merge(const struct sy_attend *a)
     for (int32_t r = 0; r < a->n_q * a->n_group; r++) {
         float *out = a->out + r / a->n_group * a->ldo + (int64_t)(r % a->n_group) * d_val;
         float max = -__builtin_inff(), total = 0;
-        memset(out, 0, (size_t)d_val * sizeof *out);
         for (int32_t p = lo; p < hi; p++) {
             const float *sum = sy_attend_partial(a, p, r);
             if (sum[d_val] == -__builtin_inff() && !(sum[d_val + 1] != 0)) continue;
+            if (max == -__builtin_inff() && total == 0) { /* the first: what 0 * 0 + 1 * x would give */
+                memcpy(out, sum, (size_t)d_val * sizeof *out);
+                total = sum[d_val + 1];
+                max = sum[d_val];
+                continue;
+            }
             float both = sum[d_val] > max ? sum[d_val] : max, ref = both == -__builtin_inff() ? 0 : both;
             VF old = v_exp2(v_set(max - ref)), add = v_exp2(v_set(sum[d_val] - ref));
             for (int32_t d = 0, n; d < d_val; d += n) {
@@ -446,9 +457,11 @@ static void merge(const struct sy_attend *a)
             total = total * old[0] + sum[d_val + 1] * add[0];
             max = both;
         }
+        if (max == -__builtin_inff() && total == 0) memset(out, 0, (size_t)d_val * sizeof *out);
+        VF share = v_set(1 / total);
         for (int32_t d = 0, n; d < d_val; d += n) {
             n = d_val - d < LANES ? d_val - d : LANES;
-            v_store_n(out + d, v_load_n(out + d, n) / v_set(total), n);
+            v_store_n(out + d, v_load_n(out + d, n) * share, n);
         }
     }
 }

@@ -2,6 +2,7 @@
  * of the compilers' vector types: a + b, a * b. */
 #pragma once
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -31,6 +32,8 @@ INLINE VF v_sign(VF size, VF sign) /* |size| with the sign of `sign` */
 INLINE VF v_less(VF a, VF b, VF x, VF y) { return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
 /* Bit i: lane i of a equals that of b. */
 INLINE uint32_t v_equal(VF a, VF b) { return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)); }
+/* Some lane of a is above that of b. */
+INLINE bool v_above(VF a, VF b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0; }
 /* Lanes [lo, hi) of x, -inf in the others; lo and hi may lie outside. */
 INLINE VF v_span(VF x, int lo, int hi)
 {

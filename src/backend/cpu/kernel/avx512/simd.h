@@ -2,6 +2,7 @@
  * of the compilers' vector types: a + b, a * b. */
 #pragma once
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define VF __m512
@@ -33,6 +34,8 @@ INLINE VF v_less(VF a, VF b, VF x, VF y)
 }
 /* Bit i: lane i of a equals that of b. */
 INLINE uint32_t v_equal(VF a, VF b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+/* Some lane of a is above that of b. */
+INLINE bool v_above(VF a, VF b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
 /* Lanes [lo, hi) of x, -inf in the others; lo and hi may lie outside. */
 INLINE VF v_span(VF x, int lo, int hi)
 {
