@@ -39,7 +39,7 @@ const struct sy_flag sy_flags_engine[] = {
      .help = "sequences that run at once"},
     {.name = "max-batched-tokens", .kind = SY_FLAG_INT, .arg = "N", .lo = 1, .hi = 1048576, .number = 512,
      .help = "tokens in one step: a longer prompt is processed in chunks"},
-    {.name = "kv-dtype", .kind = SY_FLAG_CHOICE, .choices = kv_dtypes, .otherwise = "f32",
+    {.name = "kv-dtype", .kind = SY_FLAG_CHOICE, .choices = kv_dtypes, .otherwise = "bf16",
      .help = "type of the KV cache"},
     {.name = "compute", .kind = SY_FLAG_CHOICE, .choices = computes, .otherwise = "auto",
      .help = "arithmetic of the matrix products; auto: the fastest whose loss is documented"},

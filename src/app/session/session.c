@@ -12,27 +12,30 @@ static void on_load(void *ctx, double done)
     sy_progress_share(ctx, done);
 }
 
-sy_status sy_session_open(struct sy_args *a, struct sy_engine **out, struct sy_err *err)
+struct sy_engine_opt sy_session_opt(const struct sy_args *a)
 {
-    const char *path;
-    sy_status st = sy_model_path(a, sy_arg_text(a, "model"), &path, err);
-    if (st) return st;
-    struct sy_progress bar;
-    sy_progress_init(&bar, &a->app->env, a->app->progress, "loading");
-    struct sy_engine_opt opt = {
-        .model = path,
+    return (struct sy_engine_opt){
         .backend = sy_arg_text(a, "backend"),
         .backend_opt = {.n_thread = (int32_t)sy_arg_int(a, "threads"),
                         .compute = (enum sy_compute)sy_arg_choice(a, "compute"),
-                        .kv_dtype = (enum sy_kv_dtype)sy_arg_choice(a, "kv-dtype"),
-                        .progress = on_load,
-                        .progress_ctx = &bar},
+                        .kv_dtype = (enum sy_kv_dtype)sy_arg_choice(a, "kv-dtype")},
         .ctx_len = (int32_t)sy_arg_int(a, "ctx-size"),
         .block_len = (int32_t)sy_arg_int(a, "block-size"),
         .seq_max = (int32_t)sy_arg_int(a, "max-seqs"),
         .batch_tok_max = (int32_t)sy_arg_int(a, "max-batched-tokens"),
         .kv_bytes_max = sy_arg_int(a, "kv-memory"),
     };
+}
+
+sy_status sy_session_open(struct sy_args *a, struct sy_engine **out, struct sy_err *err)
+{
+    struct sy_engine_opt opt = sy_session_opt(a);
+    sy_status st = sy_model_path(a, sy_arg_text(a, "model"), &opt.model, err);
+    if (st) return st;
+    struct sy_progress bar;
+    sy_progress_init(&bar, &a->app->env, a->app->progress, "loading");
+    opt.backend_opt.progress = on_load;
+    opt.backend_opt.progress_ctx = &bar;
     st = sy_engine_new(&a->app->env, &opt, out, err);
     sy_progress_end(&bar);
     return st;

@@ -1,0 +1,184 @@
+/* offline.c - batches of random prompts without a server. */
+#include <stdio.h>
+
+#include "app/bench/bench.h"
+#include "app/hub/hub.h"
+#include "app/session/session.h"
+
+struct sweep {
+    struct sy_engine_opt engine;
+    struct sy_offline_opt o;
+    struct sy_offline_row *row;
+    struct sy_point *point;
+    double bytes_s;
+};
+
+/* What a batch comes to when its requests run from first to last together. */
+static struct sy_point point_of(const struct sy_offline_row *r)
+{
+    double e2e = (r->ttft_ms + (r->n_out - 1) * r->tpot_ms) / 1e3,
+           all = (r->prefill_ms + (r->n_out - 1) * r->tpot_ms) / 1e3;
+    return (struct sy_point){.load = r->batch,
+                             .in_tok_s = all > 0 ? r->batch * (double)r->n_in / all : 0,
+                             .out_tok_s = all > 0 ? r->batch * (double)r->n_out / all : 0,
+                             .interactivity = r->tpot_ms > 0 ? 1e3 / r->tpot_ms : 0,
+                             .e2e_s = e2e};
+}
+
+static void print_table(const struct sweep *s, struct sy_buf *b)
+{
+    sy_buf_printf(b, "%6s %6s %6s %12s %10s %11s %10s %10s %10s\n", "batch", "input", "output", "prefill t/s",
+                  "TTFT ms", "decode t/s", "TPOT ms", "GB/s", "of memory");
+    for (size_t i = 0; i < s->o.n_batch; i++) {
+        const struct sy_offline_row *r = &s->row[i];
+        double gb_s = r->tpot_ms > 0 ? (r->weight_bytes + r->kv_bytes) / (r->tpot_ms * 1e6) : 0;
+        sy_buf_printf(b, "%6d %6d %6d %12.1f %10.2f %11.1f %10.2f %10.2f %9.0f%%\n", r->batch, r->n_in, r->n_out,
+                      r->prefill_tok_s, r->ttft_ms, r->decode_tok_s, r->tpot_ms, gb_s, r->bandwidth_share * 100);
+    }
+    sy_buf_printf(b, "memory reads %.1f GB/s; medians of %d\n", s->bytes_s / 1e9, s->o.n_repeat);
+}
+
+static void put_options(struct sy_jout *j, const struct sy_args *a, const struct sy_engine_plan *p)
+{
+    sy_jout_text(j, "model", sy_arg_text(a, "model"));
+    sy_jout_int(j, "threads", p->device.n_thread);
+    sy_jout_text(j, "isa", p->device.isa);
+    sy_jout_text(j, "version", SY_VERSION);
+    sy_jout_int(j, "block_size", p->block_len);
+    sy_jout_int(j, "max_batched_tokens", p->batch_tok_max);
+    sy_jout_text(j, "kv_dtype", sy_arg_text(a, "kv-dtype"));
+    sy_jout_text(j, "compute", sy_arg_text(a, "compute"));
+    sy_jout_text(j, "scheduling", sy_arg_text(a, "scheduling"));
+}
+
+static sy_status write_json(const struct sy_args *a, const struct sy_engine *e, const struct sweep *s,
+                            struct sy_err *err)
+{
+    struct sy_buf b;
+    sy_buf_init(&b, &a->app->env, 0);
+    struct sy_jout j = {&b, false};
+    sy_jout_open(&j, NULL, '{');
+    sy_jout_open(&j, "results", '[');
+    for (size_t i = 0; i < s->o.n_batch; i++) {
+        const struct sy_offline_row *r = &s->row[i];
+        const struct sy_point *p = &s->point[i];
+        sy_jout_line(&j);
+        sy_jout_open(&j, NULL, '{');
+        sy_jout_int(&j, "batch", r->batch);
+        sy_jout_int(&j, "input_len", r->n_in);
+        sy_jout_int(&j, "output_len", r->n_out);
+        sy_jout_num(&j, "prefill_tok_s", r->prefill_tok_s);
+        sy_jout_num(&j, "decode_tok_s", r->decode_tok_s);
+        sy_jout_num(&j, "ttft_ms", r->ttft_ms);
+        sy_jout_num(&j, "tpot_ms", r->tpot_ms);
+        sy_jout_num(&j, "weight_bytes", r->weight_bytes);
+        sy_jout_num(&j, "kv_bytes", r->kv_bytes);
+        sy_jout_num(&j, "bandwidth_share", r->bandwidth_share);
+        sy_jout_num(&j, "e2e_ms", p->e2e_s * 1e3);
+        sy_jout_num(&j, "input_tok_s", p->in_tok_s);
+        sy_jout_num(&j, "output_tok_s", p->out_tok_s);
+        if (sy_arg_num(a, "price") > 0) sy_dollars_json(&j, p);
+        sy_jout_close(&j, '}');
+    }
+    sy_buf_char(&b, '\n');
+    sy_jout_close(&j, ']');
+    put_options(&j, a, sy_engine_plan(e));
+    sy_jout_int(&j, "repeat", s->o.n_repeat);
+    sy_jout_int(&j, "seed", (int64_t)s->o.seed);
+    sy_jout_num(&j, "bandwidth", s->bytes_s);
+    sy_jout_close(&j, '}');
+    sy_buf_char(&b, '\n');
+    sy_status st = sy_report_write(&b, sy_arg_text(a, "json"), err);
+    sy_buf_release(&b);
+    return st;
+}
+
+static sy_status run_sweep(struct sy_args *a, struct sweep *s, struct sy_err *err)
+{
+    struct sy_engine *e;
+    struct sy_bench_watcher w;
+    sy_status st = sy_offline_plan(&s->o, &s->engine, err);
+    if (!st) st = sy_engine_new(&a->app->env, &s->engine, &e, err);
+    if (st) return st;
+    s->o.watch = sy_bench_watch(&w, a->app, "offline");
+    st = sy_offline_run(&a->app->env, e, &s->o, s->row, &s->bytes_s, err);
+    sy_progress_end(&w.bar);
+    struct sy_buf b;
+    sy_buf_init(&b, &a->app->env, 0);
+    if (!st) {
+        for (size_t i = 0; i < s->o.n_batch; i++) s->point[i] = point_of(&s->row[i]);
+        print_table(s, &b);
+        sy_bench_print(&b, s->point, s->o.n_batch, "batch", sy_bench_price(a));
+        if (sy_arg_given(a, "json")) st = write_json(a, e, s, err);
+    }
+    sy_buf_release(&b);
+    sy_engine_free(e);
+    return st;
+}
+
+static sy_status run_mixed(struct sy_args *a, struct sweep *s, struct sy_err *err)
+{
+    static const char *const name[] = {"continuous", "static"};
+    int32_t seq_max = s->o.batch[s->o.n_batch - 1];
+    struct sy_bench_watcher w;
+    struct sy_mixed m;
+    struct sy_mixed_opt o = {.seq_max = seq_max,
+                             .n_in = s->o.n_in,
+                             .n_out = s->o.n_out,
+                             .n_repeat = s->o.n_repeat,
+                             .seed = s->o.seed,
+                             .range = sy_arg_given(a, "random-range") ? sy_arg_num(a, "random-range") : 0.1};
+    o.n_request = sy_arg_given(a, "num-prompts") ? (int32_t)sy_arg_int(a, "num-prompts") : 4 * seq_max;
+    o.watch = sy_bench_watch(&w, a->app, "mixed");
+    sy_status st = sy_mixed_run(&a->app->env, &s->engine, &o, &m, err);
+    sy_progress_end(&w.bar);
+    if (st) return st;
+    struct sy_buf b;
+    sy_buf_init(&b, &a->app->env, 0);
+    struct sy_jout j = {&b, false};
+    sy_jout_open(&j, NULL, '{');
+    printf("%d requests, %d at once, %.0f..%d in, %.0f..%d out; medians of %d\n", o.n_request, seq_max,
+           o.range * o.n_in, o.n_in, o.range * o.n_out, o.n_out, o.n_repeat);
+    printf("%-12s %14s %10s %12s %10s\n", "batching", "output tok/s", "req/s", "mean E2E s", "seconds");
+    for (int i = 0; i < 2; i++) {
+        printf("%-12s %14.1f %10.3f %12.3f %10.2f\n", name[i], m.out_tok_s[i], m.request_s[i], m.mean_e2e_s[i],
+               m.seconds[i]);
+        sy_jout_open(&j, name[i], '{');
+        sy_jout_num(&j, "output_tok_s", m.out_tok_s[i]);
+        sy_jout_num(&j, "request_s", m.request_s[i]);
+        sy_jout_num(&j, "mean_e2e_ms", m.mean_e2e_s[i] * 1e3);
+        sy_jout_num(&j, "seconds", m.seconds[i]);
+        sy_jout_close(&j, '}');
+    }
+    printf("continuous over static: %+.1f %%\n", m.gain * 100);
+    sy_jout_num(&j, "gain", m.gain);
+    sy_jout_close(&j, '}');
+    sy_buf_char(&b, '\n');
+    if (sy_arg_given(a, "json")) st = sy_report_write(&b, sy_arg_text(a, "json"), err);
+    sy_buf_release(&b);
+    return st;
+}
+
+sy_status sy_bench_offline(struct sy_args *a, struct sy_err *err)
+{
+    double *batch;
+    struct sweep s = {.engine = sy_session_opt(a),
+                      .o = {.n_in = (int32_t)sy_arg_int(a, "input-len"),
+                            .n_out = (int32_t)sy_arg_int(a, "output-len"),
+                            .n_repeat = (int32_t)sy_arg_int(a, "repeat"),
+                            .seed = (uint64_t)sy_arg_int(a, "seed")}};
+    s.engine.scheduling = (enum sy_scheduling)sy_arg_choice(a, "scheduling");
+    sy_status st = sy_bench_list(a, "batch", sy_arg_text(a, "batch"), 1, 4096, true, &batch, &s.o.n_batch, err);
+    if (!st) st = sy_model_path(a, sy_arg_text(a, "model"), &s.engine.model, err);
+    if (st) return st;
+    int32_t *whole = sy_arena_array(&a->arena, s.o.n_batch, sizeof *whole);
+    s.row = sy_arena_array(&a->arena, s.o.n_batch, sizeof *s.row);
+    s.point = sy_arena_array(&a->arena, s.o.n_batch, sizeof *s.point);
+    if (!whole || !s.row || !s.point) return sy_fail(err, SY_ENOMEM, "no memory for --batch");
+    for (size_t i = 0; i < s.o.n_batch; i++) whole[i] = (int32_t)batch[i];
+    s.o.batch = whole;
+    sy_interrupt_hold(a->app->interrupt);
+    st = sy_arg_on(a, "mixed") ? run_mixed(a, &s, err) : run_sweep(a, &s, err);
+    sy_interrupt_drop(a->app->interrupt);
+    return st;
+}
