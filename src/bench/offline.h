@@ -1,0 +1,57 @@
+/* offline.h - how fast the engine is without a server in front of it.
+ *
+ * A batch of B random prompts is measured in two parts. Prefill: all B are submitted at once and each generates one
+ * token, so no step holds anything but prompts. Decode: the same prompts again, now from the prefix cache, and the steps
+ * in which exactly B sequences generate a token each are timed. Every figure is the median of the repeats, which go
+ * round the batch sizes so that a machine that changes its mind does so for all of them. */
+#pragma once
+#include "bench/stats.h"
+#include "engine/engine.h"
+
+/* How a long measurement talks to whoever waits for it. Both may be NULL. */
+struct sy_watch {
+    void (*progress)(void *ctx, double done); /* 0..1 */
+    bool (*stop)(void *ctx);                  /* asked between steps: the measurement then fails with SY_EIO */
+    void *ctx;
+};
+
+struct sy_offline_opt {
+    const int32_t *batch;
+    size_t n_batch;
+    int32_t n_in, n_out, n_repeat;
+    uint64_t seed;
+    struct sy_watch watch;
+};
+struct sy_offline_row {
+    int32_t batch, n_in, n_out;
+    double prefill_tok_s, decode_tok_s;
+    double ttft_ms;                /* of the median request of the batch */
+    double tpot_ms;                /* one decode step */
+    double prefill_ms;             /* until the last request of the batch had its first token */
+    double weight_bytes, kv_bytes; /* read by one decode step; kv: the mean */
+    double bandwidth_share;        /* those bytes x steps/s, of bytes_s */
+};
+/* Completes the options: room for the largest batch, and for the steps in which a batch gathers. */
+SY_CHECK sy_status sy_offline_plan(const struct sy_offline_opt *, struct sy_engine_opt *, struct sy_err *);
+/* row: [n_batch]; bytes_s: the memory bandwidth measured in this run. The engine is one of sy_offline_plan's. */
+SY_CHECK sy_status sy_offline_run(const struct sy_env *, struct sy_engine *, const struct sy_offline_opt *,
+                                  struct sy_offline_row *row, double *bytes_s, struct sy_err *);
+
+/* ---- static against continuous batching ------------------------------------------------------------------------- */
+
+struct sy_mixed_opt {
+    int32_t n_request, seq_max;
+    int32_t n_in, n_out; /* longest prompt and answer; lengths are uniform in [range * n, n] */
+    double range;
+    int32_t n_repeat;
+    uint64_t seed;
+    struct sy_watch watch;
+};
+struct sy_mixed { /* by enum sy_scheduling: medians */
+    double out_tok_s[2], request_s[2], seconds[2];
+    double mean_e2e_s[2];
+    double gain; /* continuous over static in output tokens/s, less 1: the median of the pairs */
+};
+/* The same requests through both, turn about, each in an engine of its own. */
+SY_CHECK sy_status sy_mixed_run(const struct sy_env *, const struct sy_engine_opt *, const struct sy_mixed_opt *,
+                                struct sy_mixed *out, struct sy_err *);
