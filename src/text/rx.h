@@ -1,9 +1,9 @@
 /* rx.h - regular expressions of tokenizer files: Oniguruma's syntax (Ruby flavour, UTF-8), run by PCRE2.
  *
  * tokenizer.json patterns are written for Oniguruma. sy_rx_compile() rewrites what PCRE2 reads differently (\s, \w,
- * \h, \uHHHH, class intersection, {n,m}+, (?m)) and refuses what it cannot express. A compiled expression is immutable
- * and shared by threads; each call brings its own rx_work. Work is bounded: one match by PCRE2's match limit, all
- * matches of one text by a deadline. */
+ * \h, \uHHHH, class intersection, {n,m}+, (?m)) and refuses what it cannot express. A compiled expression is
+ * immutable and shared by threads; each call brings its own rx_work. Work is bounded: one match by PCRE2's match
+ * limit, all matches of one text by a deadline. */
 #pragma once
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>

@@ -9,8 +9,8 @@ enum { NEST_MAX = 64, GROUP_MAX = 250, PATTERN_LIMIT = 1 << 19 };
 /* White_Space as class items: PCRE2's \s also takes U+180E, which left the property in Unicode 6.3. */
 #define SPACE                                                                                                        \
     "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-/* Oniguruma's Unicode word characters; PCRE2's \w differs in marks and connectors. Its \w, other than [:word:], also
- * takes Latin-1's superscripts and fractions. */
+/* Oniguruma's Unicode word characters; PCRE2's \w differs in marks and connectors. Outside a class Oniguruma's \w
+ * also takes Latin-1's superscripts and fractions, from a table of its own for that range. */
 #define POSIX_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD       POSIX_WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 #define HEX        "0-9A-Fa-f"
@@ -282,8 +282,8 @@ static sy_status posix_class(struct rewrite *r, struct set *s, bool *taken)
 static sy_status class_escape(struct rewrite *r, struct set *s, bool *taken)
 {
     char c = r->p[1];
-    const char *items = c == 's' ? SPACE : c == 'w' ? WORD : c == 'h' ? HEX : c == 'd' ? "\\p{Nd}" : NULL;
-    const char *negated = c == 'W' ? WORD : c == 'H' ? HEX : NULL;
+    const char *items = c == 's' ? SPACE : c == 'w' ? POSIX_WORD : c == 'h' ? HEX : c == 'd' ? "\\p{Nd}" : NULL;
+    const char *negated = c == 'W' ? POSIX_WORD : c == 'H' ? HEX : NULL;
     *taken = true;
     if (c == 'p' || c == 'P') {
         r->p += 2;

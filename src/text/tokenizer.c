@@ -69,37 +69,22 @@ void sy_tokenizer_free(struct sy_tokenizer *t)
     sy_delete(env, t->dec.piece);
     sy_buf_release(&t->dec.text);
     sy_vocab_release(&t->vocab);
-    sy_delete(env, t->head);
-    sy_delete(env, t->tail);
     sy_rx_env_release(&t->rx);
     sy_arena_release(&t->arena);
     sy_delete(env, t);
 }
 
-static int32_t *joined(const struct sy_env *env, const int32_t *a, size_t n_a, const int32_t *b, size_t n_b)
-{
-    int32_t *p = sy_new_array(env, n_a + n_b + 1, sizeof *p);
-    if (p && n_a) memcpy(p, a, n_a * sizeof *p);
-    if (p && n_b) memcpy(p + n_a, b, n_b * sizeof *p);
-    return p;
-}
-
 sy_status sy_tokenizer_wrap(struct sy_tokenizer *t, const int32_t *head, size_t n_head, const int32_t *tail,
                             size_t n_tail, struct sy_err *err)
 {
-    int32_t *h = joined(t->env, head, n_head, t->head, t->n_head);
-    int32_t *e = joined(t->env, t->tail, t->n_tail, tail, n_tail);
-    if (!h || !e) {
-        sy_delete(t->env, h);
-        sy_delete(t->env, e);
-        return fail_memory(err, "the post-processor");
-    }
-    sy_delete(t->env, t->head);
-    sy_delete(t->env, t->tail);
-    t->head = h;
-    t->tail = e;
-    t->n_head += n_head;
-    t->n_tail += n_tail;
+    if (t->n_head + t->n_tail) return sy_fail(err, SY_ENOSUP, "a second step that adds tokens around the text");
+    t->head = sy_arena_array(&t->arena, n_head + n_tail, sizeof *t->head);
+    if (!t->head) return fail_memory(err, "the post-processor");
+    t->tail = t->head + n_head;
+    if (n_head) memcpy(t->head, head, n_head * sizeof *head);
+    if (n_tail) memcpy(t->tail, tail, n_tail * sizeof *tail);
+    t->n_head = n_head;
+    t->n_tail = n_tail;
     return SY_OK;
 }
 

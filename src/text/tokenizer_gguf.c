@@ -63,7 +63,7 @@ static sy_status read_vocab(struct load *l)
         if (g->score && !isfinite(g->score[i]))
             return sy_fail(l->err, SY_EFORMAT, "tokenizer.ggml.scores: token %zu has no finite score", i);
     }
-    sy_status st = sy_vocab_init(v, l->t->env, (int64_t)g->n_token, n_text, l->err);
+    sy_status st = sy_vocab_init(v, l->t->env, (int64_t)g->n_token, g->n_token, n_text, l->err);
     if (st != SY_OK) return st;
     l->added = sy_new_array(l->t->env, g->n_token, sizeof *l->added);
     if (!l->added) return fail_memory(l->err, "the vocabulary");

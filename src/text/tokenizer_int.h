@@ -39,7 +39,8 @@ struct vocab {
     struct vocab_slot *slot;  /* open addressing, power of two */
     uint32_t mask;
 };
-SY_CHECK sy_status sy_vocab_init(struct vocab *, const struct sy_env *, int64_t n_id, size_t n_text, struct sy_err *);
+SY_CHECK sy_status sy_vocab_init(struct vocab *, const struct sy_env *, int64_t n_id, size_t n_string, size_t n_text,
+                                 struct sy_err *);
 void sy_vocab_release(struct vocab *);
 /* Adds text as id. An id already taken is refused, unless an added token (no TOKEN_MODEL) takes it over: then both
  * texts encode to it, as in Hugging Face's two tables. A text already there is found as its newest id from now on. */
@@ -319,7 +320,7 @@ SY_CHECK sy_status sy_tokenizer_add_op(struct sy_tokenizer *, enum dec_kind, str
 SY_CHECK sy_status sy_pre_use_gpt2(struct sy_tokenizer *, struct pre *, struct sy_err *);
 SY_CHECK sy_status sy_norm_use_charsmap(struct sy_tokenizer *, struct norm *, const unsigned char *bytes, size_t n,
                                         struct sy_err *);
-/* ids around the text: prepended to head / appended to tail. */
+/* What goes around the text; once. */
 SY_CHECK sy_status sy_tokenizer_wrap(struct sy_tokenizer *, const int32_t *head, size_t n_head, const int32_t *tail,
                                      size_t n_tail, struct sy_err *);
 #define fail_memory(err, what) sy_fail(err, SY_ENOMEM, "no memory for %s", what)

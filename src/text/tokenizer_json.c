@@ -122,13 +122,14 @@ static sy_status read_vocab(struct load *l)
     struct measure m = {.id_max = -1};
     struct added_token k;
     size_t n, n_added = sy_json_len(sy_json_get(l->root, "added_tokens"));
+    size_t n_string = sy_json_len(sy_json_get(l->model, "vocab")) + n_added;
     sy_status st = walk_vocab(l, &m);
     for (size_t i = 0; i < n_added && st == SY_OK; i++) {
         const char *s = added_text(l, i, &k, &n, &st);
         if (s && k.id > m.id_max) m.id_max = k.id;
         m.n_text += s ? n : 0;
     }
-    if (st == SY_OK) st = sy_vocab_init(&l->t->vocab, l->t->env, m.id_max + 1, m.n_text, l->err);
+    if (st == SY_OK) st = sy_vocab_init(&l->t->vocab, l->t->env, m.id_max + 1, n_string, m.n_text, l->err);
     if (st != SY_OK) return st;
     l->added = sy_new_array(l->t->env, n_added + 1, sizeof *l->added);
     if (l->t->kind == MODEL_UNIGRAM)

@@ -51,18 +51,19 @@ static uint32_t hash_text(const char *s, size_t n)
     return (uint32_t)(h ^ h >> 32);
 }
 
-sy_status sy_vocab_init(struct vocab *v, const struct sy_env *env, int64_t n_id, size_t n_text, struct sy_err *err)
+sy_status sy_vocab_init(struct vocab *v, const struct sy_env *env, int64_t n_id, size_t n_string, size_t n_text,
+                        struct sy_err *err)
 {
     *v = (struct vocab){.env = env};
     if (n_id <= 0) return sy_fail(err, SY_EFORMAT, "the vocabulary is empty");
     if (n_id > TOKEN_ID_MAX)
         return sy_fail(err, SY_ENOSUP, "token ids up to %d are supported, found %lld", TOKEN_ID_MAX - 1,
                        (long long)n_id - 1);
-    size_t cap = n_text + (size_t)n_id; /* a NUL after each */
-    if (cap < n_text || cap >= UINT32_MAX)
+    size_t cap = n_text + n_string + 1; /* a NUL after each */
+    if (cap < n_text || cap >= UINT32_MAX || n_string > 2 * TOKEN_ID_MAX)
         return sy_fail(err, SY_ENOSUP, "the vocabulary's texts take %zu bytes, more than 4 GiB", n_text);
     uint32_t slots = 16;
-    while (slots < (uint64_t)n_id * 3 / 2) slots *= 2;
+    while (slots < n_string + n_string / 2) slots *= 2;
     v->n = (int32_t)n_id;
     v->mask = slots - 1;
     v->cap_text = cap;

@@ -11,12 +11,7 @@
 #include "base/file.h"
 #include "text/tokenizer.h"
 
-static const char *const fixtures[] = {
-    "bytelevel_deepseek", "bytelevel_gpt4", "bytelevel_llama3", "bytelevel_o200k",         "bytelevel_qwen",
-    "bytelevel_qwen35",   "spm_bpe_gemma",  "spm_bpe_llama2",   "spm_bpe_metaspace_first", "unigram",
-};
-
-static struct sy_json *load_json(const char *name, const char *file)
+static inline struct sy_json *load_json(const char *name, const char *file)
 {
     char path[256], *text;
     size_t n;
@@ -38,7 +33,7 @@ static inline struct sy_json *parse(const char *text)
     return j;
 }
 
-static struct sy_tokenizer *open_fixture(const struct sy_env *env, const char *name)
+static inline struct sy_tokenizer *open_fixture(const struct sy_env *env, const char *name)
 {
     struct sy_err err = {0};
     struct sy_tokenizer *t = NULL;
@@ -49,7 +44,7 @@ static struct sy_tokenizer *open_fixture(const struct sy_env *env, const char *n
     return t;
 }
 
-static struct sy_ids encode_n(const struct sy_tokenizer *t, const char *s, size_t n, unsigned flags)
+static inline struct sy_ids encode_n(const struct sy_tokenizer *t, const char *s, size_t n, unsigned flags)
 {
     struct sy_err err = {0};
     struct sy_ids ids;
@@ -63,7 +58,7 @@ static inline struct sy_ids encode(const struct sy_tokenizer *t, const char *s, 
     return encode_n(t, s, strlen(s), flags);
 }
 
-static void print_ids(const char *what, const int32_t *ids, size_t n)
+static inline void print_ids(const char *what, const int32_t *ids, size_t n)
 {
     printf("%s:", what);
     for (size_t i = 0; i < n && i < 60; i++) printf(" %d", ids[i]);
