@@ -77,6 +77,7 @@ struct sy_event {                 /* borrowed for the callback */
     int32_t n_cached;             /* prompt tokens that came from the prefix cache */
     int32_t id;                   /* the token generated, or -1 when this only ends the request */
     enum sy_finish finish;        /* SY_RUNNING while more may come */
+    uint64_t started_ns;          /* when its first step began; 0: it never ran */
     float logprob;                /* of id; 0 unless asked for */
     const struct sy_logprob *top; /* [n_top], most likely first */
     int32_t n_top;

@@ -11,21 +11,22 @@
 /* ---- queues between threads: stacks that are taken whole ------------------------------------------------------- */
 
 /* A pusher only ever replaces the head by itself, and the taker empties the stack at once: no ABA. */
-#define PUSH(head, s, link)                                                                                            \
-    do {                                                                                                               \
-        (s)->link = atomic_load(head);                                                                                 \
-        while (!atomic_compare_exchange_weak(head, &(s)->link, (s))) {}                                                \
+#define PUSH(head, s, link)                                                                                          \
+    do {                                                                                                             \
+        (s)->link = atomic_load(head);                                                                               \
+        while (!atomic_compare_exchange_weak(head, &(s)->link, (s))) {                                               \
+        }                                                                                                            \
     } while (0)
 
 /* Everything on the stack, oldest first. */
-#define TAKE(head, out, link)                                                                                          \
-    do {                                                                                                               \
-        struct sy_stream *newest = atomic_exchange(head, NULL), *older;                                                \
-        for ((out) = NULL; newest; newest = older) {                                                                   \
-            older = newest->link;                                                                                      \
-            newest->link = (out);                                                                                      \
-            (out) = newest;                                                                                            \
-        }                                                                                                              \
+#define TAKE(head, out, link)                                                                                        \
+    do {                                                                                                             \
+        struct sy_stream *newest = atomic_exchange(head, NULL), *older;                                              \
+        for ((out) = NULL; newest; newest = older) {                                                                 \
+            older = newest->link;                                                                                    \
+            newest->link = (out);                                                                                    \
+            (out) = newest;                                                                                          \
+        }                                                                                                            \
     } while (0)
 
 static void futex(_Atomic uint32_t *at, int op, uint32_t value, const struct timespec *limit)
@@ -91,7 +92,8 @@ struct sy_engine_stats sy_loop_stats(const struct sy_loop *l)
     uint64_t word[SY_COUNT(l->stats)], before, after;
     do {
         before = atomic_load_explicit(&l->version, memory_order_acquire);
-        for (size_t i = 0; i < SY_COUNT(word); i++) word[i] = atomic_load_explicit(&l->stats[i], memory_order_acquire);
+        for (size_t i = 0; i < SY_COUNT(word); i++)
+            word[i] = atomic_load_explicit(&l->stats[i], memory_order_acquire);
         after = atomic_load_explicit(&l->version, memory_order_relaxed);
     } while (before != after || before % 2);
     struct sy_engine_stats s;
@@ -133,7 +135,11 @@ static void observe_end(struct sy_stream *s, enum sy_finish last)
     sy_histogram_add(&m->e2e, (double)(now - s->arrival_ns) / 1e9);
     sy_histogram_add(&m->prompt_tok, s->request.n_prompt);
     sy_histogram_add(&m->gen_tok, s->n_token);
+    if (!s->t_started) return;
+    sy_histogram_add(&m->queue, (double)(s->t_started - s->arrival_ns) / 1e9);
+    sy_histogram_add(&m->inference, (double)(now - s->t_started) / 1e9);
     if (!s->t_first) return;
+    sy_histogram_add(&m->prefill, (double)(s->t_first - s->t_started) / 1e9);
     sy_histogram_add(&m->decode, (double)(now - s->t_first) / 1e9);
     if (s->n_reply == 1 && s->n_token > 1)
         sy_histogram_add(&m->tpot, (double)(now - s->t_first) / 1e9 / (s->n_token - 1));
@@ -151,7 +157,7 @@ void loop_ended(struct sy_stream *s, enum sy_finish last)
     }
     loop_news(s);
     atomic_fetch_sub(&l->n_open, 1); /* after the news: who sees 0 finds all of them */
-    sy_stream_unref(s); /* the reader holds one more, so this does not free it */
+    sy_stream_unref(s);              /* the reader holds one more, so this does not free it */
 }
 
 static void end_all(struct sy_stream *s, enum sy_finish why)
@@ -273,12 +279,13 @@ static void *run(void *ctx)
 /* The bounds that vLLM's metrics of the same names have, so that dashboards made for them fit. */
 static const double ttft_s[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
                                 1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
-static const double itl_s[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
-static const double request_s[] = {0.3, 0.5, 0.8, 1,  1.5, 2,  2.5, 5,   10,  15,  20,
+static const double itl_s[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
+                               0.75, 1,     2.5,  5,     7.5, 10,   20,  40,  80};
+static const double request_s[] = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                    30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
 static const double step_tokens[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
-static const double request_tokens[] = {1,    2,    5,    10,    20,    50,    100,    200,    500,    1000,   2000,
-                                        5000, 1e4,  2e4,  5e4,   1e5,   2e5,   5e5,    1e6};
+static const double request_tokens[] = {1,    2,    5,   10,  20,  50,  100, 200, 500, 1000,
+                                        2000, 5000, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6};
 static const double short_s[] = {0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10};
 
 static void init_metrics(struct sy_loop_metrics *m)
@@ -288,10 +295,14 @@ static void init_metrics(struct sy_loop_metrics *m)
         const double *bound;
         size_t n;
     } all[] = {
-        {&m->ttft, ttft_s, SY_COUNT(ttft_s)},           {&m->itl, itl_s, SY_COUNT(itl_s)},
-        {&m->tpot, itl_s, SY_COUNT(itl_s)},             {&m->e2e, request_s, SY_COUNT(request_s)},
-        {&m->queue, request_s, SY_COUNT(request_s)},    {&m->prefill, request_s, SY_COUNT(request_s)},
-        {&m->decode, request_s, SY_COUNT(request_s)},   {&m->inference, request_s, SY_COUNT(request_s)},
+        {&m->ttft, ttft_s, SY_COUNT(ttft_s)},
+        {&m->itl, itl_s, SY_COUNT(itl_s)},
+        {&m->tpot, itl_s, SY_COUNT(itl_s)},
+        {&m->e2e, request_s, SY_COUNT(request_s)},
+        {&m->queue, request_s, SY_COUNT(request_s)},
+        {&m->prefill, request_s, SY_COUNT(request_s)},
+        {&m->decode, request_s, SY_COUNT(request_s)},
+        {&m->inference, request_s, SY_COUNT(request_s)},
         {&m->step, short_s, SY_COUNT(short_s)},
         {&m->prompt_tok, request_tokens, SY_COUNT(request_tokens)},
         {&m->gen_tok, request_tokens, SY_COUNT(request_tokens)},
@@ -300,7 +311,8 @@ static void init_metrics(struct sy_loop_metrics *m)
     for (size_t i = 0; i < SY_COUNT(all); i++) sy_histogram_init(all[i].h, all[i].bound, (int)all[i].n);
 }
 
-sy_status sy_loop_new(const struct sy_env *env, struct sy_engine *e, int32_t open_max, struct sy_loop **out, struct sy_err *err)
+sy_status sy_loop_new(const struct sy_env *env, struct sy_engine *e, int32_t open_max, struct sy_loop **out,
+                      struct sy_err *err)
 {
     struct sy_loop *l = sy_new(env, sizeof *l);
     if (!l) return sy_fail(err, SY_ENOMEM, "no memory for the engine's loop");

@@ -16,12 +16,12 @@ enum sy_pooling { SY_POOL_NONE, SY_POOL_MEAN, SY_POOL_LAST };
 
 /* One of the n_sample answers of a stream. Read finish first, then n: once finish is not SY_RUNNING, n is final. */
 struct sy_reply {
-    int32_t *id;               /* [n_max] */
-    float *logprob;            /* [n_max], NULL: not asked for */
-    struct sy_logprob *top;    /* [n_max, n_top] */
+    int32_t *id;            /* [n_max] */
+    float *logprob;         /* [n_max], NULL: not asked for */
+    struct sy_logprob *top; /* [n_max, n_top] */
     _Atomic int32_t n;
-    _Atomic int finish;        /* enum sy_finish */
-    uint64_t t_last;           /* the engine thread's */
+    _Atomic int finish; /* enum sy_finish */
+    uint64_t t_last;    /* the engine thread's */
 };
 struct sy_stream_opt {
     struct sy_request request; /* everything borrowed for the call of new; on_* and ctx must be unset */
@@ -29,22 +29,22 @@ struct sy_stream_opt {
     int32_t n_prompt_top;      /* and of that many most likely ones */
     enum sy_pooling pooling;   /* an embedding of the prompt */
     int32_t n_vocab, d_model;
-    uint64_t arrival_ns;       /* when the client's request came; for deadlines and metrics */
-    void *owner;               /* for whoever reads */
+    uint64_t arrival_ns; /* when the client's request came; for deadlines and metrics */
+    void *owner;         /* for whoever reads */
 };
 struct sy_stream {
     void *owner;
-    struct sy_request request; /* copied into the arena */
-    struct sy_reply *reply;   /* [n_reply] */
-    int32_t n_reply, n_top;    /* n_top: of replies */
-    _Atomic int32_t n_cached;  /* prompt tokens from the prefix cache */
-    float *prompt_logprob;     /* [n_prompt], the first one unset; readable once every reply has finished */
+    struct sy_request request;     /* copied into the arena */
+    struct sy_reply *reply;        /* [n_reply] */
+    int32_t n_reply, n_top;        /* n_top: of replies */
+    _Atomic int32_t n_cached;      /* prompt tokens from the prefix cache */
+    float *prompt_logprob;         /* [n_prompt], the first one unset; readable once every reply has finished */
     struct sy_logprob *prompt_top; /* [n_prompt, n_prompt_top] */
     int32_t n_prompt_top;
-    double *pooled;            /* [d_model], not normalised; readable as prompt_logprob */
+    double *pooled; /* [d_model], not normalised; readable as prompt_logprob */
     enum sy_pooling pooling;
     int32_t d_model;
-    struct sy_err error;       /* when a reply's finish is SY_FINISH_ERROR */
+    struct sy_err error; /* when a reply's finish is SY_FINISH_ERROR */
     uint64_t arrival_ns;
     /* ---- private ---- */
     struct sy_loop *loop;
@@ -53,7 +53,7 @@ struct sy_stream {
     atomic_bool cancelled, ready;
     struct sy_stream *next_in, *next_cancel, *next_ready; /* links of the queues between threads */
     struct sy_stream *prev, *next;                        /* the engine thread's list of live streams */
-    uint64_t id, t_first;
+    uint64_t id, t_started, t_first;
     int32_t n_running, n_token;
     bool live;
 };
@@ -77,15 +77,15 @@ void sy_loop_cancel(struct sy_stream *); /* takes effect before the next step; o
 int sy_loop_fd(const struct sy_loop *);
 struct sy_stream *sy_loop_next(struct sy_loop *);
 
-int32_t sy_loop_open(const struct sy_loop *);           /* streams submitted and not finished; any thread */
-bool sy_loop_failed(const struct sy_loop *);            /* the backend failed; nothing will be answered any more */
-uint64_t sy_loop_step_age_ns(const struct sy_loop *);   /* how long the step in progress has run; 0: none */
+int32_t sy_loop_open(const struct sy_loop *);         /* streams submitted and not finished; any thread */
+bool sy_loop_failed(const struct sy_loop *);          /* the backend failed; nothing will be answered any more */
+uint64_t sy_loop_step_age_ns(const struct sy_loop *); /* how long the step in progress has run; 0: none */
 struct sy_engine_stats sy_loop_stats(const struct sy_loop *); /* as of the last step; any thread */
 
 struct sy_loop_metrics { /* read at any time, from any thread; seconds, tokens */
     struct sy_histogram ttft, itl, tpot, e2e, queue, prefill, decode, inference, step;
     struct sy_histogram prompt_tok, gen_tok, step_tok;
-    _Atomic uint64_t n_decode_step; /* steps without prompt tokens */
+    _Atomic uint64_t n_decode_step;                 /* steps without prompt tokens */
     _Atomic uint64_t finished[SY_FINISH_ERROR + 1]; /* replies by enum sy_finish */
 };
 const struct sy_loop_metrics *sy_loop_metrics(const struct sy_loop *);

@@ -13,14 +13,15 @@ struct sy_loop {
     const struct sy_env *env;
     struct sy_engine *engine;
     pthread_t thread;
-    int fd;                                        /* eventfd: streams have news */
+    int fd; /* eventfd: streams have news */
     int32_t open_max;
     _Atomic int32_t n_open;
-    _Atomic(struct sy_stream *) in, cancel, ready; /* stacks; many push in and cancel, the engine thread pushes ready */
-    struct sy_stream *taken;                       /* the reader's: taken from ready, oldest first */
-    _Atomic uint32_t asleep;                       /* a futex */
+    _Atomic(struct sy_stream *) in, cancel,
+        ready;               /* stacks; many push in and cancel, the engine thread pushes ready */
+    struct sy_stream *taken; /* the reader's: taken from ready, oldest first */
+    _Atomic uint32_t asleep; /* a futex */
     atomic_bool quit, failed;
-    _Atomic uint64_t step_since;                   /* 0: between steps */
+    _Atomic uint64_t step_since; /* 0: between steps */
     /* the engine thread's */
     struct sy_stream *live;
     bool news;

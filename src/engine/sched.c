@@ -72,7 +72,8 @@ static void close_answer(struct sy_engine *e, struct seq *s, enum sy_finish why,
     s->state = SEQ_ENDED;
     trace_end(e, s, why);
     if (tell && q->on_event)
-        q->on_event(q->ctx, &(struct sy_event){.request = q->id, .sample = s->sample, .n_cached = s->n_cached, .id = -1, .finish = why});
+        q->on_event(q->ctx, &(struct sy_event){.request = q->id, .sample = s->sample, .n_cached = s->n_cached, .id = -1, .finish = why,
+                                               .started_ns = q->started_ns});
     if (--q->n_open > 0) return;
     struct sy_arena a = q->arena; /* q and s live in it */
     sy_arena_release(&a);
@@ -253,6 +254,7 @@ static void put(struct sy_engine *e, struct seq *s, int32_t n)
         b->field[SY_OUT][b->n_out++] = at;
     }
     if (n > 1 || s->last_ns == 0) e->n_prefill += n; /* recomputed answers count as prompts */
+    if (!s->of->started_ns) s->of->started_ns = e->now;
     e->batch_seq[b->n_seq] = s;
     b->field[SY_START][b->n_seq] = b->n_tok;
     b->field[SY_CTX][b->n_seq] = s->n_done + n;

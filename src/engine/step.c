@@ -45,7 +45,8 @@ static void take_token(struct sy_engine *e, struct seq *s, const struct sy_resul
     enum sy_finish f = ends(e, s, o.id) ? SY_FINISH_STOP : s->n_tok == s->n_end ? SY_FINISH_LENGTH : SY_RUNNING;
     if (q->on_event)
         q->on_event(q->ctx, &(struct sy_event){.request = q->id, .sample = s->sample, .n_cached = s->n_cached, .id = o.id,
-                                               .finish = f, .logprob = o.logprob, .top = o.top, .n_top = o.n_top});
+                                               .finish = f, .logprob = o.logprob, .top = o.top, .n_top = o.n_top,
+                                               .started_ns = q->started_ns});
     if (f != SY_RUNNING) sched_end(e, s, f, false);
 }
 

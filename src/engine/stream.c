@@ -61,7 +61,8 @@ static bool make_prompt_results(struct sy_stream *s, const struct sy_stream_opt 
     return true;
 }
 
-sy_status sy_stream_new(const struct sy_env *env, const struct sy_stream_opt *o, struct sy_stream **out, struct sy_err *err)
+sy_status sy_stream_new(const struct sy_env *env, const struct sy_stream_opt *o, struct sy_stream **out,
+                        struct sy_err *err)
 {
     struct sy_arena a;
     sy_arena_init(&a, env, 0);
@@ -90,10 +91,7 @@ sy_status sy_stream_new(const struct sy_env *env, const struct sy_stream_opt *o,
     return SY_OK;
 }
 
-void sy_stream_ref(struct sy_stream *s)
-{
-    atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
-}
+void sy_stream_ref(struct sy_stream *s) { atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed); }
 
 void sy_stream_unref(struct sy_stream *s)
 {
@@ -120,6 +118,7 @@ void stream_on_event(void *ctx, const struct sy_event *ev)
 {
     struct sy_stream *s = ctx;
     struct sy_reply *r = &s->reply[ev->sample];
+    s->t_started = ev->started_ns;
     atomic_store_explicit(&s->n_cached, ev->n_cached, memory_order_relaxed);
     if (ev->id >= 0) {
         int32_t n = atomic_load_explicit(&r->n, memory_order_relaxed);

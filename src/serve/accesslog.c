@@ -2,9 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <string.h>
-#include <poll.h>
 #include <time.h>
 #include <unistd.h>
 

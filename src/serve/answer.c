@@ -7,7 +7,10 @@
 #include "engine/chat.h"
 #include "serve/call.h"
 
-static const struct sy_tokenizer *tokenizer(const struct sy_call *c) { return sy_engine_tokenizer(c->service->engine); }
+static const struct sy_tokenizer *tokenizer(const struct sy_call *c)
+{
+    return sy_engine_tokenizer(c->service->engine);
+}
 static bool is_chat(const struct sy_call *c) { return c->ask.api == SY_API_CHAT; }
 static bool shows_ids(const struct sy_call *c) { return c->ask.return_ids || !tokenizer(c); }
 
@@ -15,7 +18,8 @@ static void add_quoted(struct sy_buf *b, const char *text) { sy_json_quote(b, te
 
 static void add_head(const struct sy_call *c, const char *object, struct sy_buf *b)
 {
-    sy_buf_printf(b, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", c->id, object, (long long)c->created);
+    sy_buf_printf(b, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", c->id, object,
+                  (long long)c->created);
     add_quoted(b, c->service->names[0]);
     sy_buf_text(b, ",\"system_fingerprint\":\"systole-" SY_VERSION "\"");
 }
@@ -25,8 +29,8 @@ static void add_usage(const struct sy_call *c, struct sy_buf *b)
     struct sy_usage u = sy_call_usage(c);
     sy_buf_printf(b, "\"usage\":{\"prompt_tokens\":%lld,", (long long)u.prompt);
     if (c->ask.api != SY_API_EMBEDDING) sy_buf_printf(b, "\"completion_tokens\":%lld,", (long long)u.completion);
-    sy_buf_printf(b, "\"total_tokens\":%lld,\"prompt_tokens_details\":{\"cached_tokens\":%lld}}", (long long)(u.prompt + u.completion),
-                  (long long)u.cached);
+    sy_buf_printf(b, "\"total_tokens\":%lld,\"prompt_tokens_details\":{\"cached_tokens\":%lld}}",
+                  (long long)(u.prompt + u.completion), (long long)u.cached);
 }
 
 static void add_finish(const struct sy_call *c, const struct sy_choice *k, struct sy_buf *b)
@@ -48,10 +52,7 @@ static void add_ids(const int32_t *id, size_t n, struct sy_buf *b)
 }
 
 /* JSON has no infinity; OpenAI writes -9999 for what is impossible. */
-static void add_logprob(float v, struct sy_buf *b)
-{
-    sy_buf_printf(b, "%.9g", v >= -9999 ? (double)v : -9999.0);
-}
+static void add_logprob(float v, struct sy_buf *b) { sy_buf_printf(b, "%.9g", v >= -9999 ? (double)v : -9999.0); }
 
 static struct sy_reply *reply_of(const struct sy_call *c, int32_t choice, struct sy_stream **stream)
 {
@@ -114,8 +115,8 @@ static struct scored scored_at(const struct sy_call *c, int32_t choice, int32_t 
     struct sy_stream *s;
     const struct sy_reply *r = reply_of(c, choice, &s);
     if (i < n_prompt)
-        return (struct scored){s->request.prompt[i], i == 0, s->prompt_logprob[i], &s->prompt_top[(size_t)i * (size_t)s->n_prompt_top],
-                               s->n_prompt_top};
+        return (struct scored){s->request.prompt[i], i == 0, s->prompt_logprob[i],
+                               &s->prompt_top[(size_t)i * (size_t)s->n_prompt_top], s->n_prompt_top};
     i -= n_prompt;
     return (struct scored){r->id[i], false, r->logprob[i], &r->top[(size_t)i * (size_t)s->n_top], s->n_top};
 }
@@ -156,7 +157,8 @@ static size_t n_chars(const char *s, size_t n)
 }
 
 /* Where each token's text begins, in characters from *at on: the text that was certain before it came. */
-static void add_offsets(const struct sy_call *c, int32_t choice, int32_t lo, int32_t hi, int32_t n_prompt, size_t at, struct sy_buf *b)
+static void add_offsets(const struct sy_call *c, int32_t choice, int32_t lo, int32_t hi, int32_t n_prompt, size_t at,
+                        struct sy_buf *b)
 {
     const struct sy_choice *k = &c->choice[choice];
     struct sy_detok d;
@@ -184,8 +186,8 @@ static void add_offsets(const struct sy_call *c, int32_t choice, int32_t lo, int
 }
 
 /* Tokens lo..hi-1 of prompt (n_prompt of them count) and answer. */
-static void add_completion_logprobs(const struct sy_call *c, int32_t choice, int32_t lo, int32_t hi, int32_t n_prompt, size_t at,
-                                    struct sy_buf *b)
+static void add_completion_logprobs(const struct sy_call *c, int32_t choice, int32_t lo, int32_t hi, int32_t n_prompt,
+                                    size_t at, struct sy_buf *b)
 {
     if (c->ask.logprobs < 0) {
         sy_buf_text(b, "\"logprobs\":null");
@@ -232,7 +234,8 @@ static void echo_text(const struct sy_call *c, int32_t choice, struct sy_buf *te
     const struct sy_prompt *p = &c->ask.prompt[i];
     const struct sy_ids *ids = &c->item[i].prompt;
     if (p->text) sy_buf_add(text, p->text, p->n_text);
-    else if (tokenizer(c) && sy_tokenizer_decode(tokenizer(c), ids->at, ids->n, true, text, NULL)) text->failed = true;
+    else if (tokenizer(c) && sy_tokenizer_decode(tokenizer(c), ids->at, ids->n, true, text, NULL))
+        text->failed = true;
 }
 
 /* ---- whole answers ------------------------------------------------------------------------------------------------------ */
@@ -306,7 +309,8 @@ static void add_base64(const unsigned char *s, size_t n, struct sy_buf *b)
     static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for (size_t i = 0; i < n; i += 3) {
         uint32_t v = (uint32_t)s[i] << 16 | (i + 1 < n ? (uint32_t)s[i + 1] << 8 : 0) | (i + 2 < n ? s[i + 2] : 0);
-        char u[4] = {digit[v >> 18], digit[v >> 12 & 63], i + 1 < n ? digit[v >> 6 & 63] : '=', i + 2 < n ? digit[v & 63] : '='};
+        char u[4] = {digit[v >> 18], digit[v >> 12 & 63], i + 1 < n ? digit[v >> 6 & 63] : '=',
+                     i + 2 < n ? digit[v & 63] : '='};
         sy_buf_add(b, u, 4);
     }
 }
@@ -379,13 +383,15 @@ static void add_text(const char *key, const struct sy_buf *text, struct sy_buf *
 static void add_detokenized(struct sy_call *c, struct sy_buf *b)
 {
     const struct sy_prompt *p = c->ask.prompt;
-    if (sy_tokenizer_decode(tokenizer(c), p->ids, (size_t)p->n_ids, c->ask.skip_special, &c->text, NULL)) b->failed = true;
+    if (sy_tokenizer_decode(tokenizer(c), p->ids, (size_t)p->n_ids, c->ask.skip_special, &c->text, NULL))
+        b->failed = true;
     add_text("content", &c->text, b);
 }
 
 void sy_call_body(struct sy_call *c, struct sy_buf *b)
 {
-    if (c->cancelled) sy_problem_set(&c->problem, 503, "unavailable", NULL, "the request was cancelled; the server is stopping");
+    if (c->cancelled)
+        sy_problem_set(&c->problem, 503, "unavailable", NULL, "the request was cancelled; the server is stopping");
     if (!c->problem.status) {
         switch (c->ask.api) {
         case SY_API_CHAT:
@@ -415,7 +421,8 @@ static void open_chunk(const struct sy_call *c, struct sy_buf *b)
 static void close_chunk(struct sy_buf *b) { sy_buf_text(b, "]}\n\n"); }
 
 /* A piece of text with the tokens lo..hi-1 it came with. */
-static void add_piece(const struct sy_call *c, int32_t i, const char *text, size_t n, int32_t lo, int32_t hi, struct sy_buf *b)
+static void add_piece(const struct sy_call *c, int32_t i, const char *text, size_t n, int32_t lo, int32_t hi,
+                      struct sy_buf *b)
 {
     open_chunk(c, b);
     if (is_chat(c)) {
@@ -445,7 +452,10 @@ static void add_opening(struct sy_call *c, int32_t i, struct sy_buf *b)
 {
     if (is_chat(c)) {
         open_chunk(c, b);
-        sy_buf_printf(b, "{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}", i);
+        sy_buf_printf(b,
+                      "{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_"
+                      "reason\":null}",
+                      i);
         close_chunk(b);
         return;
     }
@@ -470,7 +480,10 @@ static void add_opening(struct sy_call *c, int32_t i, struct sy_buf *b)
 static void add_closing(const struct sy_call *c, int32_t i, struct sy_buf *b)
 {
     open_chunk(c, b);
-    sy_buf_printf(b, is_chat(c) ? "{\"index\":%d,\"delta\":{},\"logprobs\":null," : "{\"index\":%d,\"text\":\"\",\"logprobs\":null,", i);
+    sy_buf_printf(b,
+                  is_chat(c) ? "{\"index\":%d,\"delta\":{},\"logprobs\":null,"
+                             : "{\"index\":%d,\"text\":\"\",\"logprobs\":null,",
+                  i);
     add_finish(c, &c->choice[i], b);
     sy_buf_char(b, '}');
     close_chunk(b);

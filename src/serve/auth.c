@@ -21,10 +21,12 @@ static void digest(const struct sy_auth *a, const void *bytes, size_t n, unsigne
 static sy_status add_key(struct sy_auth *a, const char *key, size_t n, int line, const char *path, struct sy_err *err)
 {
     if (n > SY_KEY_BYTES_MAX)
-        return sy_fail(err, SY_EARG, "'%s' line %d: a key has at most %d bytes, found %zu", path, line, SY_KEY_BYTES_MAX, n);
+        return sy_fail(err, SY_EARG, "'%s' line %d: a key has at most %d bytes, found %zu", path, line,
+                       SY_KEY_BYTES_MAX, n);
     for (size_t i = 0; i < n; i++)
         if (key[i] <= ' ' || key[i] == 0x7f)
-            return sy_fail(err, SY_EARG, "'%s' line %d: expected a key without spaces or control characters", path, line);
+            return sy_fail(err, SY_EARG, "'%s' line %d: expected a key without spaces or control characters", path,
+                           line);
     if (a->n_key == SY_KEYS_MAX) return sy_fail(err, SY_EARG, "'%s': at most %d keys", path, SY_KEYS_MAX);
     digest(a, key, n, a->digest[a->n_key++]);
     return SY_OK;
@@ -82,7 +84,8 @@ bool sy_auth_check(const struct sy_auth *a, const char *header, unsigned char wh
     return found;
 }
 
-uint64_t sy_auth_domain(const struct sy_auth *a, const unsigned char who[static SY_DIGEST], const char *salt, size_t n)
+uint64_t sy_auth_domain(const struct sy_auth *a, const unsigned char who[static SY_DIGEST], const char *salt,
+                        size_t n)
 {
     unsigned char in[SY_DIGEST + 1 + 256], out[SY_DIGEST];
     size_t len = SY_DIGEST + 1;

@@ -35,8 +35,13 @@ void sy_service_init(struct sy_service *s, const struct sy_env *env, const struc
     const struct sy_engine_plan *p = sy_engine_plan(e);
     size_t n = 0;
     const char *tpl = sy_checkpoint_chat_template(sy_engine_checkpoint(e), &n);
-    *s = (struct sy_service){.env = env, .engine = e, .loop = loop, .pooling = pooling, .started = (int64_t)time(NULL),
-                             .names = names, .n_name = n_name};
+    *s = (struct sy_service){.env = env,
+                             .engine = e,
+                             .loop = loop,
+                             .pooling = pooling,
+                             .started = (int64_t)time(NULL),
+                             .names = names,
+                             .n_name = n_name};
     s->limits = (struct sy_ask_limits){.n_vocab = p->info.n_vocab,
                                        .ctx_len = p->ctx_len,
                                        .d_model = p->info.d_model,
@@ -51,7 +56,10 @@ void sy_service_init(struct sy_service *s, const struct sy_env *env, const struc
 
 /* ---- prompts ----------------------------------------------------------------------------------------------------------- */
 
-static bool generates(const struct sy_call *c) { return c->ask.api == SY_API_CHAT || c->ask.api == SY_API_COMPLETION; }
+static bool generates(const struct sy_call *c)
+{
+    return c->ask.api == SY_API_CHAT || c->ask.api == SY_API_COMPLETION;
+}
 
 /* A library's failure as the client sees it: no file names of this machine. */
 static bool pass_on(struct sy_call *c, const char *param, sy_status st, const struct sy_err *err)
@@ -120,7 +128,9 @@ static bool check_length(struct sy_call *c, int32_t i)
     size_t n = c->item[i].prompt.n, ctx = (size_t)c->service->limits.ctx_len;
     const char *param = c->ask.api == SY_API_CHAT ? "messages" : c->ask.api == SY_API_EMBEDDING ? "input" : "prompt";
     bool answer = generates(c) && c->ask.n_max != 0;
-    if (n == 0) return sy_problem_set(&c->problem, 400, "invalid_value", param, "%s: expected at least one token, found none", param);
+    if (n == 0)
+        return sy_problem_set(&c->problem, 400, "invalid_value", param, "%s: expected at least one token, found none",
+                              param);
     if (n < ctx || (n == ctx && !answer)) return true;
     return sy_problem_set(&c->problem, 400, "context_length_exceeded", param,
                           "this model's context is %zu tokens, and %s has %zu%s; shorten it", ctx, param, n,
@@ -158,7 +168,8 @@ static bool make_choices(struct sy_call *c)
         k->stop = -1;
         sy_buf_init(&k->text, c->service->env, 0);
         if (!tok) continue;
-        sy_status st = sy_output_init(&k->out, c->service->env, tok, a->skip_special, a->stop, a->stop_len, a->n_stop, &err);
+        sy_status st =
+            sy_output_init(&k->out, c->service->env, tok, a->skip_special, a->stop, a->stop_len, a->n_stop, &err);
         if (st) return pass_on(c, "stop", st, &err);
         k->out.include_stop = a->include_stop;
     }
@@ -217,7 +228,8 @@ static void feed_choice(struct sy_call *c, struct sy_choice *k, struct sy_reply 
 static uint64_t random_seed(void)
 {
     uint64_t seed = 0;
-    while (getrandom(&seed, sizeof seed, 0) != sizeof seed) {}
+    while (getrandom(&seed, sizeof seed, 0) != sizeof seed) {
+    }
     return seed;
 }
 
@@ -336,9 +348,11 @@ struct sy_usage sy_call_usage(const struct sy_call *c)
 
 static void make_id(struct sy_call *c)
 {
-    static const char *const prefix[] = {[SY_API_CHAT] = "chatcmpl-", [SY_API_COMPLETION] = "cmpl-", [SY_API_EMBEDDING] = "embd-"};
+    static const char *const prefix[] = {
+        [SY_API_CHAT] = "chatcmpl-", [SY_API_COMPLETION] = "cmpl-", [SY_API_EMBEDDING] = "embd-"};
     const char *p = (size_t)c->ask.api < SY_COUNT(prefix) && prefix[c->ask.api] ? prefix[c->ask.api] : "";
-    snprintf(c->id, sizeof c->id, "%s%016llx%016llx", p, (unsigned long long)random_seed(), (unsigned long long)random_seed());
+    snprintf(c->id, sizeof c->id, "%s%016llx%016llx", p, (unsigned long long)random_seed(),
+             (unsigned long long)random_seed());
 }
 
 struct sy_call *sy_call_new(const struct sy_service *s, enum sy_api api, const char *body, size_t n, uint64_t domain,
@@ -346,7 +360,10 @@ struct sy_call *sy_call_new(const struct sy_service *s, enum sy_api api, const c
 {
     struct sy_call *c = sy_new(s->env, sizeof *c);
     if (!c) return NULL;
-    *c = (struct sy_call){.service = s, .created = (int64_t)time(NULL), .domain = domain, .owner = owner,
+    *c = (struct sy_call){.service = s,
+                          .created = (int64_t)time(NULL),
+                          .domain = domain,
+                          .owner = owner,
                           .arrival_ns = arrival_ns ? arrival_ns : sy_now_ns(s->env)};
     sy_buf_init(&c->text, s->env, 0);
     bool ok = sy_ask_parse(s->env, api, body, n, &s->limits, &c->ask, &c->problem);

@@ -13,8 +13,8 @@ struct sy_service { /* what calls share; immutable once made, but for the loop *
     struct sy_loop *loop;
     struct sy_ask_limits limits;
     enum sy_pooling pooling;
-    int64_t started;                /* seconds since 1970 */
-    const char *const *names;       /* [n_name] of the model; the first one is answered with */
+    int64_t started;          /* seconds since 1970 */
+    const char *const *names; /* [n_name] of the model; the first one is answered with */
     size_t n_name;
 };
 /* choices_max: n of a request. names borrowed. The loop may be NULL: then only texts are handled. */
@@ -24,15 +24,15 @@ void sy_service_init(struct sy_service *, const struct sy_env *, const struct sy
 struct sy_choice {
     struct sy_output out;
     struct sy_buf text;
-    uint32_t *text_end;      /* [n_token] bytes of text that were certain after each token */
+    uint32_t *text_end; /* [n_token] bytes of text that were certain after each token */
     int32_t n_token, cap;
     enum sy_finish finish;
-    int stop;                /* the stop string that matched, or -1 */
-    int32_t n_sent;          /* streaming: tokens and bytes that went out, and which chunks did */
+    int stop;       /* the stop string that matched, or -1 */
+    int32_t n_sent; /* streaming: tokens and bytes that went out, and which chunks did */
     size_t n_sent_bytes, n_sent_chars;
     bool opened, closed;
 };
-struct sy_call_item {        /* a prompt */
+struct sy_call_item { /* a prompt */
     struct sy_ids prompt;
     struct sy_stream *stream;
     bool ended;
@@ -48,7 +48,7 @@ struct sy_call {
     struct sy_choice *choice;  /* [ask.n_prompt * ask.n] prompt by prompt */
     int32_t n_choice, n_submitted, n_ended;
     bool cancelled, tail_sent;
-    struct sy_buf text;        /* the rendered prompt of /apply-template */
+    struct sy_buf text; /* the rendered prompt of /apply-template */
     void *owner;
 };
 /* Always gives a call (but NULL when memory is out); look at call->problem. arrival_ns 0: now. */
@@ -58,9 +58,9 @@ void sy_call_free(struct sy_call *); /* cancels what still runs; NULL is fine */
 
 /* Submits as many prompts as the queue takes; those left follow as earlier ones end. False: the problem says why none was. */
 bool sy_call_submit(struct sy_call *);
-bool sy_call_starved(const struct sy_call *);   /* prompts are left and none runs: call sy_call_submit again later */
+bool sy_call_starved(const struct sy_call *); /* prompts are left and none runs: call sy_call_submit again later */
 void sy_call_feed(struct sy_call *, struct sy_stream *); /* a stream whose owner is this call has news */
-bool sy_call_started(const struct sy_call *);   /* there is a token, or it is done */
+bool sy_call_started(const struct sy_call *);            /* there is a token, or it is done */
 bool sy_call_done(const struct sy_call *);
 void sy_call_cancel(struct sy_call *);
 

@@ -6,8 +6,14 @@
 #include "serve/request_int.h"
 
 enum {
-    CHAT = SY_API_CHAT, COMP = SY_API_COMPLETION, EMB = SY_API_EMBEDDING, TOK = SY_API_TOKENIZE, DETOK = SY_API_DETOKENIZE,
-    TPL = SY_API_TEMPLATE, GEN = CHAT | COMP,
+    CHAT = SY_API_CHAT,
+    COMP = SY_API_COMPLETION,
+    EMB = SY_API_EMBEDDING,
+    TOK = SY_API_TOKENIZE,
+    DETOK = SY_API_DETOKENIZE,
+    TPL = SY_API_TEMPLATE,
+    GEN = CHAT | COMP,
+    ALL = CHAT | COMP | EMB | TOK | DETOK | TPL,
 };
 
 static const char *own_param(const char *name, size_t i, char out[static 96])
@@ -35,7 +41,8 @@ static bool read_text(struct reader *r, const char *name, const struct sy_json *
     if (!r->limits->has_tokenizer)
         return request_refuse(r, name, "this model has no tokenizer: expected token ids, found text");
     p->text = sy_json_text_n(v, &p->n_text);
-    if (p->n_text == 0 && r->ask->api == SY_API_EMBEDDING) return request_refuse(r, name, "expected some text, found none");
+    if (p->n_text == 0 && r->ask->api == SY_API_EMBEDDING)
+        return request_refuse(r, name, "expected some text, found none");
     return true;
 }
 
@@ -45,21 +52,25 @@ static bool read_prompts(struct reader *r, const char *name, const struct sy_jso
     bool many = sy_json_is_array(v) && !sy_json_is_number(first);
     size_t n = many ? sy_json_len(v) : 1;
     if (!sy_json_is_array(v) && !sy_json_is_text(v))
-        return request_refuse(r, name, "expected a string, an array of strings, of token ids, or of arrays of token ids, found %s",
-                              request_kind(v));
+        return request_refuse(
+            r, name, "expected a string, an array of strings, of token ids, or of arrays of token ids, found %s",
+            request_kind(v));
     if (n == 0) return request_refuse(r, name, "expected at least one prompt, found none");
     if (n > SY_PROMPTS_MAX) return request_refuse(r, name, "at most %d prompts, found %zu", SY_PROMPTS_MAX, n);
     r->ask->prompt = sy_arena_array(&r->ask->arena, n, sizeof *r->ask->prompt);
     if (!r->ask->prompt) return request_no_memory(r);
     r->ask->n_prompt = (int32_t)n;
-    if (!many) return sy_json_is_text(v) ? read_text(r, name, v, r->ask->prompt) : read_ids(r, name, v, r->ask->prompt);
+    if (!many)
+        return sy_json_is_text(v) ? read_text(r, name, v, r->ask->prompt) : read_ids(r, name, v, r->ask->prompt);
     char at[96];
     for (size_t i = 0; i < n; i++) {
         const struct sy_json *p = sy_json_at(v, i);
         own_param(name, i, at);
-        bool ok = sy_json_is_text(p)    ? read_text(r, at, p, &r->ask->prompt[i])
-                  : sy_json_is_array(p) ? read_ids(r, at, p, &r->ask->prompt[i])
-                                        : request_refuse(r, at, "expected a string or an array of token ids, found %s", request_kind(p));
+        bool ok =
+            sy_json_is_text(p) ? read_text(r, at, p, &r->ask->prompt[i])
+            : sy_json_is_array(p)
+                ? read_ids(r, at, p, &r->ask->prompt[i])
+                : request_refuse(r, at, "expected a string or an array of token ids, found %s", request_kind(p));
         if (!ok) return false;
     }
     return true;
@@ -89,7 +100,8 @@ static bool read_tokenize_prompt(struct reader *r, const struct sy_json *v)
 
 static bool read_tokens(struct reader *r, const struct sy_json *v)
 {
-    if (!sy_json_is_array(v)) return request_refuse(r, "tokens", "expected an array of token ids, found %s", request_kind(v));
+    if (!sy_json_is_array(v))
+        return request_refuse(r, "tokens", "expected an array of token ids, found %s", request_kind(v));
     r->ask->prompt = sy_arena_get(&r->ask->arena, sizeof *r->ask->prompt);
     if (!r->ask->prompt) return request_no_memory(r);
     r->ask->n_prompt = 1;
@@ -99,7 +111,8 @@ static bool read_tokens(struct reader *r, const struct sy_json *v)
 
 static bool read_add_special(struct reader *r, const struct sy_json *v)
 {
-    if (!sy_json_is_bool(v)) return request_refuse(r, "add_special", "expected true or false, found %s", request_kind(v));
+    if (!sy_json_is_bool(v))
+        return request_refuse(r, "add_special", "expected true or false, found %s", request_kind(v));
     r->ask->add_special = sy_json_bool(v, false);
     r->ask->add_special_given = true;
     return true;
@@ -113,8 +126,8 @@ static bool read_model(struct reader *r, const struct sy_json *v)
     if (!name) return request_refuse(r, "model", "expected a string, found %s", request_kind(v));
     for (size_t i = 0; i < r->limits->n_model; i++)
         if (!strcmp(name, r->limits->model[i])) return true;
-    return sy_problem_set(r->problem, 404, "model_not_found", "model", "the model '%.80s' does not exist; this server has '%.200s'",
-                          name, r->limits->model[0]);
+    return sy_problem_set(r->problem, 404, "model_not_found", "model",
+                          "the model '%.80s' does not exist; this server has '%.200s'", name, r->limits->model[0]);
 }
 
 static bool read_stop(struct reader *r, const struct sy_json *v)
@@ -132,7 +145,8 @@ static bool read_stop(struct reader *r, const struct sy_json *v)
         a->stop[i] = sy_json_text_n(s, &a->stop_len[i]);
         if (a->stop_len[i] == 0) return request_refuse(r, "stop", "an empty string would end every answer at once");
         if (a->stop_len[i] > SY_STOP_BYTES_MAX)
-            return request_refuse(r, "stop", "at most %d bytes a string, found %zu", SY_STOP_BYTES_MAX, a->stop_len[i]);
+            return request_refuse(r, "stop", "at most %d bytes a string, found %zu", SY_STOP_BYTES_MAX,
+                                  a->stop_len[i]);
     }
     a->n_stop = (int)n;
     return true;
@@ -142,7 +156,8 @@ static bool read_stop_ids(struct reader *r, const struct sy_json *v)
 {
     struct sy_ask *a = r->ask;
     size_t n = sy_json_len(v);
-    if (!sy_json_is_array(v)) return request_refuse(r, "stop_token_ids", "expected an array of token ids, found %s", request_kind(v));
+    if (!sy_json_is_array(v))
+        return request_refuse(r, "stop_token_ids", "expected an array of token ids, found %s", request_kind(v));
     if (n > 256) return request_refuse(r, "stop_token_ids", "at most 256 ids, found %zu", n);
     if (!(a->stop_id = sy_arena_array(&a->arena, n + 1, sizeof *a->stop_id))) return request_no_memory(r);
     char at[96];
@@ -155,7 +170,8 @@ static bool read_stop_ids(struct reader *r, const struct sy_json *v)
 static bool read_bias(struct reader *r, const struct sy_json *v)
 {
     size_t n = sy_json_len(v), i = 0;
-    if (!sy_json_is_object(v)) return request_refuse(r, "logit_bias", "expected an object, found %s", request_kind(v));
+    if (!sy_json_is_object(v))
+        return request_refuse(r, "logit_bias", "expected an object, found %s", request_kind(v));
     if (n > SY_BIASES_MAX) return request_refuse(r, "logit_bias", "at most %d tokens, found %zu", SY_BIASES_MAX, n);
     struct sy_bias *b = sy_arena_array(&r->ask->arena, n + 1, sizeof *b);
     if (!b) return request_no_memory(r);
@@ -166,10 +182,12 @@ static bool read_bias(struct reader *r, const struct sy_json *v)
         size_t digits = 0;
         while (key[digits] >= '0' && key[digits] <= '9' && digits < 10) id = 10 * id + (key[digits++] - '0');
         if (!digits || key[digits] || id >= r->limits->n_vocab)
-            return request_refuse(r, "logit_bias", "expected token ids below %d as keys, found '%.40s'", r->limits->n_vocab, key);
+            return request_refuse(r, "logit_bias", "expected token ids below %d as keys, found '%.40s'",
+                                  r->limits->n_vocab, key);
         double bias = sy_json_number(value, 1e9);
         if (!(bias >= -100 && bias <= 100))
-            return request_refuse(r, "logit_bias", "expected numbers from -100 to 100, found %s of token %ld", request_kind(value), id);
+            return request_refuse(r, "logit_bias", "expected numbers from -100 to 100, found %s of token %ld",
+                                  request_kind(value), id);
         b[i] = (struct sy_bias){(int32_t)id, (float)bias};
     }
     r->ask->sampling.bias = b;
@@ -185,7 +203,8 @@ static bool read_seed(struct reader *r, const struct sy_json *v)
 
 static bool read_chat_logprobs(struct reader *r, const struct sy_json *v)
 {
-    if (!sy_json_is_bool(v)) return request_refuse(r, "logprobs", "expected true or false, found %s", request_kind(v));
+    if (!sy_json_is_bool(v))
+        return request_refuse(r, "logprobs", "expected true or false, found %s", request_kind(v));
     r->ask->logprobs_on = sy_json_bool(v, false);
     return true;
 }
@@ -194,7 +213,8 @@ static bool read_chat_logprobs(struct reader *r, const struct sy_json *v)
 static bool read_completion_logprobs(struct reader *r, const struct sy_json *v)
 {
     if (sy_json_is_bool(v)) {
-        if (sy_json_bool(v, false)) return request_refuse(r, "logprobs", "expected an integer from 0 to %d, found true", SY_LOGPROB_MAX);
+        if (sy_json_bool(v, false))
+            return request_refuse(r, "logprobs", "expected an integer from 0 to %d, found true", SY_LOGPROB_MAX);
         return true;
     }
     return request_int(r, "logprobs", v, 0, SY_LOGPROB_MAX, &r->ask->logprobs);
@@ -202,7 +222,8 @@ static bool read_completion_logprobs(struct reader *r, const struct sy_json *v)
 
 static bool read_stream_options(struct reader *r, const struct sy_json *v)
 {
-    if (!sy_json_is_object(v)) return request_refuse(r, "stream_options", "expected an object, found %s", request_kind(v));
+    if (!sy_json_is_object(v))
+        return request_refuse(r, "stream_options", "expected an object, found %s", request_kind(v));
     const struct sy_json *u = sy_json_get(v, "include_usage");
     if (u && !sy_json_is_null(u) && !sy_json_is_bool(u))
         return request_refuse(r, "stream_options.include_usage", "expected true or false, found %s", request_kind(u));
@@ -217,7 +238,8 @@ static bool read_salt(struct reader *r, const struct sy_json *v)
 {
     r->ask->salt = sy_json_text_n(v, &r->ask->n_salt);
     if (!r->ask->salt || !r->ask->n_salt || r->ask->n_salt > SY_SALT_BYTES_MAX)
-        return request_refuse(r, "cache_salt", "expected a string of 1 to %d bytes, found %s", SY_SALT_BYTES_MAX, request_kind(v));
+        return request_refuse(r, "cache_salt", "expected a string of 1 to %d bytes, found %s", SY_SALT_BYTES_MAX,
+                              request_kind(v));
     return true;
 }
 
@@ -243,7 +265,8 @@ static bool read_pooling(struct reader *r, const struct sy_json *v)
 
 static bool read_kwargs(struct reader *r, const struct sy_json *v)
 {
-    if (!sy_json_is_object(v)) return request_refuse(r, "chat_template_kwargs", "expected an object, found %s", request_kind(v));
+    if (!sy_json_is_object(v))
+        return request_refuse(r, "chat_template_kwargs", "expected an object, found %s", request_kind(v));
     r->ask->kwargs = v;
     return true;
 }
@@ -258,7 +281,9 @@ static bool read_tools(struct reader *r, const struct sy_json *v)
         return true;
     }
     if (sy_json_len(v) && (!choice || strcmp(choice, "none")))
-        return request_refuse(r, "tools", "tool calls are not supported by this version; leave 'tools' out or set tool_choice to 'none'");
+        return request_refuse(
+            r, "tools",
+            "tool calls are not supported by this version; leave 'tools' out or set tool_choice to 'none'");
     return true;
 }
 
@@ -266,15 +291,18 @@ static bool read_tool_choice(struct reader *r, const struct sy_json *v)
 {
     const char *t = sy_json_text(v);
     if (t && (!strcmp(t, "none") || !strcmp(t, "auto"))) return true; /* auto without tools is none */
-    return request_refuse(r, "tool_choice", "tool calls are not supported by this version; expected none, found %s", t ? t : request_kind(v));
+    return request_refuse(r, "tool_choice", "tool calls are not supported by this version; expected none, found %s",
+                          t ? t : request_kind(v));
 }
 
 static bool read_format(struct reader *r, const struct sy_json *v)
 {
     const char *t = sy_json_text(sy_json_get(v, "type"));
     if (t && !strcmp(t, "text")) return true;
-    return request_refuse(r, "response_format", "structured output is not supported by this version; expected {\"type\":\"text\"}, found %.40s",
-                          t ? t : request_kind(v));
+    return request_refuse(
+        r, "response_format",
+        "structured output is not supported by this version; expected {\"type\":\"text\"}, found %.40s",
+        t ? t : request_kind(v));
 }
 
 static bool read_modalities(struct reader *r, const struct sy_json *v)
@@ -288,54 +316,50 @@ static bool read_best_of(struct reader *r, const struct sy_json *v)
 {
     int64_t n = 0;
     if (!request_int(r, "best_of", v, 1, SY_CHOICES_MAX, &n)) return false;
-    return n == 1 ? true : request_refuse(r, "best_of", "only 1 is supported, found %lld; 'n' gives several answers", (long long)n);
+    return n == 1 ? true
+                  : request_refuse(r, "best_of", "only 1 is supported, found %lld; 'n' gives several answers",
+                                   (long long)n);
 }
 
-/* Fields of OpenAI or vLLM that are accepted and change nothing that is said. */
-static bool accept(struct reader *r, const struct sy_json *v)
-{
-    (void)r, (void)v;
-    return true;
-}
-
-#define UNSUPPORTED(name)                                                                                              \
-    static bool refuse_##name(struct reader *r, const struct sy_json *v)                                               \
-    {                                                                                                                  \
-        if (sy_json_is_bool(v) && !sy_json_bool(v, true)) return true;                                                 \
-        return request_refuse(r, #name, "not supported by this version; leave it out");                                \
+#define PLAIN(k, n, api, member, l, h, open, text)                                                                   \
+    {                                                                                                                \
+        .name = n, .apis = api, .kind = k, .at = offsetof(struct sy_ask, member), .lo = l, .hi = h, .above = open,   \
+        .help = text                                                                                                 \
     }
-#define UNSUPPORTED_FIELDS(X)                                                                                          \
-    X(functions, CHAT) X(function_call, CHAT) X(audio, CHAT) X(prediction, CHAT) X(web_search_options, CHAT)           \
-    X(verbosity, CHAT) X(documents, CHAT) X(continue_final_message, CHAT | TPL) X(chat_template, CHAT | TPL)           \
-    X(mm_processor_kwargs, CHAT) X(suffix, COMP) X(use_beam_search, GEN) X(length_penalty, GEN)                        \
-    X(truncate_prompt_tokens, GEN | EMB) X(prompt_logprobs, GEN) X(logits_processors, GEN) X(structured_outputs, GEN)  \
-    X(guided_json, GEN) X(guided_regex, GEN) X(guided_choice, GEN) X(guided_grammar, GEN) X(grammar, GEN)              \
-    X(json_schema, GEN) X(bad_words, GEN) X(allowed_token_ids, GEN) X(prompt_embeds, COMP) X(mirostat, GEN)            \
-    X(dry_multiplier, GEN) X(xtc_probability, GEN) X(dynatemp_range, GEN)
-#define X(name, apis) UNSUPPORTED(name)
-UNSUPPORTED_FIELDS(X)
-#undef X
-
-#define INT(n, api, member, l, h, text) {.name = n, .apis = api, .kind = FIELD_INT, .at = offsetof(struct sy_ask, member), .lo = l, .hi = h, .help = text}
-#define NUM(n, api, member, l, h, text) {.name = n, .apis = api, .kind = FIELD_NUM, .at = offsetof(struct sy_ask, member), .lo = l, .hi = h, .help = text}
-#define ABOVE(n, api, member, l, h, text) {.name = n, .apis = api, .kind = FIELD_NUM, .at = offsetof(struct sy_ask, member), .lo = l, .hi = h, .above = true, .help = text}
-#define BOOL(n, api, member, text) {.name = n, .apis = api, .kind = FIELD_BOOL, .at = offsetof(struct sy_ask, member), .help = text}
-#define OTHER(n, api, fn, json, text) {.name = n, .apis = api, .kind = FIELD_OTHER, .read = fn, .schema = json, .help = text}
+#define INT(n, api, member, l, h, text)   PLAIN(FIELD_INT, n, api, member, l, h, false, text)
+#define NUM(n, api, member, l, h, text)   PLAIN(FIELD_NUM, n, api, member, l, h, false, text)
+#define ABOVE(n, api, member, l, h, text) PLAIN(FIELD_NUM, n, api, member, l, h, true, text)
+#define BOOL(n, api, member, text)        PLAIN(FIELD_BOOL, n, api, member, 0, 1, false, text)
+#define OTHER(n, api, fn, json, text)                                                                                \
+    {                                                                                                                \
+        .name = n, .apis = api, .kind = FIELD_OTHER, .read = fn, .schema = json, .help = text                        \
+    }
+#define REFUSED(n, api)                                                                                              \
+    {                                                                                                                \
+        .name = n, .apis = api, .kind = FIELD_REFUSED                                                                \
+    }
+#define NEUTRAL(n, api)                                                                                              \
+    {                                                                                                                \
+        .name = n, .apis = api, .kind = FIELD_NEUTRAL                                                                \
+    }
 
 #define IDS "\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0}"
-#define PROMPTS                                                                                                        \
-    "\"oneOf\":[{\"type\":\"string\"},{\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"string\"}},"            \
+#define PROMPTS                                                                                                      \
+    "\"oneOf\":[{\"type\":\"string\"},{\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"string\"}},"          \
     "{" IDS ",\"minItems\":1},{\"type\":\"array\",\"minItems\":1,\"items\":{" IDS ",\"minItems\":1}}]"
 
 /* Order matters once: what read_tokenize_prompt and read_tools look at. request.c walks this table, not the body. */
+/* clang-format off */
 const struct field request_fields[] = {
     OTHER("model", CHAT | COMP | EMB | TOK | DETOK | TPL, read_model, "\"type\":\"string\"",
           "a name that /v1/models lists; may be left out"),
-    OTHER("messages", CHAT | TPL, request_messages, "\"type\":\"array\",\"minItems\":1,\"items\":{\"$ref\":\"#/components/schemas/Message\"}",
+    OTHER("messages", CHAT | TPL, request_messages,
+          "\"type\":\"array\",\"minItems\":1,\"items\":{\"$ref\":\"#/components/schemas/Message\"}",
           "the conversation so far"),
     OTHER("prompt", COMP, read_prompt, PROMPTS, "text or token ids, one prompt or several"),
     OTHER("input", EMB, read_input, PROMPTS, "text or token ids, one input or several"),
-    OTHER("add_special", TOK, read_add_special, "\"type\":\"boolean\"", "add BOS and the like; default false, with 'prompt' true"),
+    OTHER("add_special", TOK, read_add_special, "\"type\":\"boolean\"",
+          "add BOS and the like; default false, with 'prompt' true"),
     OTHER("add_special_tokens", TOK, read_add_special, "\"type\":\"boolean\"", "vLLM's name of add_special"),
     OTHER("content", TOK, read_content, "\"type\":\"string\"", "the text"),
     OTHER("prompt", TOK, read_tokenize_prompt, "\"type\":\"string\"", "vLLM's name of content"),
@@ -344,12 +368,14 @@ const struct field request_fields[] = {
     OTHER("tokens", DETOK, read_tokens, IDS, "token ids"),
     BOOL("skip_special", DETOK, skip_special, "leave special tokens out of the text; default false"),
 
-    INT("max_tokens", GEN, n_max, 0, 1 << 30, "most tokens to generate; completions: 16 when left out, chat: what fits"),
+    INT("max_tokens", GEN, n_max, 0, 1 << 30,
+        "most tokens to generate; completions: 16 when left out, chat: what fits"),
     INT("max_completion_tokens", CHAT, n_max_new, 1, 1 << 30, "the same; wins over max_tokens"),
     INT("min_tokens", GEN, n_min, 0, 1 << 30, "end tokens are barred before that many"),
     INT("n", GEN, n, 1, SY_CHOICES_MAX, "answers to each prompt"),
     BOOL("stream", GEN, stream, "answer as server-sent events"),
-    OTHER("stream_options", GEN, read_stream_options, "\"type\":\"object\",\"properties\":{\"include_usage\":{\"type\":\"boolean\"}}",
+    OTHER("stream_options", GEN, read_stream_options,
+          "\"type\":\"object\",\"properties\":{\"include_usage\":{\"type\":\"boolean\"}}",
           "include_usage: one last chunk holds the token counts"),
     NUM("temperature", GEN, temperature, 0, 2, "0 takes the likeliest token always"),
     ABOVE("top_p", GEN, top_p, 0, 1, "draw among the likeliest tokens that make up this probability"),
@@ -358,16 +384,19 @@ const struct field request_fields[] = {
     INT("top_k", GEN, top_k, -1, 1 << 24, "draw among that many likeliest tokens; 0 and -1: all"),
     NUM("presence_penalty", GEN, presence_penalty, -2, 2, "subtracted from the logits of tokens that the answer has"),
     NUM("frequency_penalty", GEN, frequency_penalty, -2, 2, "the same, for every time the answer has the token"),
-    ABOVE("repetition_penalty", GEN, repetition_penalty, 0, 10, "above 1: makes tokens of prompt and answer less likely"),
+    ABOVE("repetition_penalty", GEN, repetition_penalty, 0, 10,
+          "above 1: makes tokens of prompt and answer less likely"),
     OTHER("seed", GEN, read_seed, "\"type\":\"integer\"", "the same seed and request give the same answer"),
     OTHER("stop", GEN, read_stop,
-          "\"oneOf\":[{\"type\":\"string\",\"minLength\":1},{\"type\":\"array\",\"maxItems\":4,\"items\":{\"type\":\"string\",\"minLength\":1}}]",
+          "\"oneOf\":[{\"type\":\"string\",\"minLength\":1},{\"type\":\"array\",\"maxItems\":4,\"items\":{\"type\":"
+          "\"string\",\"minLength\":1}}]",
           "end the answer before any of these; the tokens that held them count in usage"),
     OTHER("stop_token_ids", GEN, read_stop_ids, IDS ",\"maxItems\":256", "further tokens that end the answer"),
     BOOL("include_stop_str_in_output", GEN, include_stop, "keep what ended the answer in its text"),
     BOOL("ignore_eos", GEN, ignore_eos, "go on after an end token"),
     BOOL("skip_special_tokens", GEN, skip_special, "leave special tokens out of the text; default true"),
-    OTHER("logit_bias", GEN, read_bias, "\"type\":\"object\",\"additionalProperties\":{\"type\":\"number\",\"minimum\":-100,\"maximum\":100}",
+    OTHER("logit_bias", GEN, read_bias,
+          "\"type\":\"object\",\"additionalProperties\":{\"type\":\"number\",\"minimum\":-100,\"maximum\":100}",
           "added to the logits of these token ids"),
     OTHER("logprobs", CHAT, read_chat_logprobs, "\"type\":\"boolean\"", "log probabilities of the answer's tokens"),
     INT("top_logprobs", CHAT, top_logprobs, 0, SY_LOGPROB_MAX, "and of that many most likely ones; needs logprobs"),
@@ -375,41 +404,57 @@ const struct field request_fields[] = {
           "log probabilities of the tokens and of that many most likely ones"),
     BOOL("echo", COMP, echo, "the prompt stands before the answer; with logprobs its tokens are scored too"),
     BOOL("return_token_ids", GEN, return_ids, "answer token ids beside the text"),
-    INT("deadline_ms", GEN | EMB, deadline_ms, 1, 86400000, "what is there after that time is the answer; finish_reason is 'deadline'"),
+    INT("deadline_ms", GEN | EMB, deadline_ms, 1, 86400000,
+        "what is there after that time is the answer; finish_reason is 'deadline'"),
     INT("priority", GEN | EMB, priority, -1000000, 1000000, "lower runs first"),
     OTHER("cache_salt", GEN | EMB, read_salt, "\"type\":\"string\",\"minLength\":1,\"maxLength\":256",
           "prefixes are shared only between requests of the same salt and key"),
     OTHER("encoding_format", EMB, read_encoding, "\"enum\":[\"float\",\"base64\"]", "how vectors are written"),
     INT("dimensions", EMB, dimensions, 1, 1 << 20, "keep the first components, normalised again"),
-    OTHER("pooling", EMB, read_pooling, "\"enum\":[\"mean\",\"last\"]", "the mean of all tokens' vectors, or the last one's"),
-    BOOL("add_generation_prompt", CHAT | TPL, generation_prompt, "end the prompt where the assistant's turn begins; default true"),
-    OTHER("chat_template_kwargs", CHAT | TPL, read_kwargs, "\"type\":\"object\"", "further variables of the chat template"),
-    OTHER("tools", CHAT | TPL, read_tools, "\"type\":\"array\",\"items\":{\"type\":\"object\"}", "only with tool_choice 'none' in this version"),
-    OTHER("tool_choice", CHAT, read_tool_choice, "\"type\":\"string\",\"enum\":[\"none\",\"auto\"]", "only 'none' in this version"),
-    OTHER("response_format", GEN, read_format, "\"type\":\"object\",\"properties\":{\"type\":{\"enum\":[\"text\"]}},\"required\":[\"type\"]",
+    OTHER("pooling", EMB, read_pooling, "\"enum\":[\"mean\",\"last\"]",
+          "the mean of all tokens' vectors, or the last one's"),
+    BOOL("add_generation_prompt", CHAT | TPL, generation_prompt,
+         "end the prompt where the assistant's turn begins; default true"),
+    OTHER("chat_template_kwargs", CHAT | TPL, read_kwargs, "\"type\":\"object\"",
+          "further variables of the chat template"),
+    OTHER("tools", CHAT | TPL, read_tools, "\"type\":\"array\",\"items\":{\"type\":\"object\"}",
+          "only with tool_choice 'none' in this version"),
+    OTHER("tool_choice", CHAT, read_tool_choice, "\"type\":\"string\",\"enum\":[\"none\",\"auto\"]",
+          "only 'none' in this version"),
+    OTHER("response_format", GEN, read_format,
+          "\"type\":\"object\",\"properties\":{\"type\":{\"enum\":[\"text\"]}},\"required\":[\"type\"]",
           "only text in this version"),
-    OTHER("modalities", CHAT, read_modalities, "\"type\":\"array\",\"items\":{\"enum\":[\"text\"]},\"minItems\":1,\"maxItems\":1", "only text"),
+    OTHER("modalities", CHAT, read_modalities,
+          "\"type\":\"array\",\"items\":{\"enum\":[\"text\"]},\"minItems\":1,\"maxItems\":1", "only text"),
     OTHER("best_of", COMP, read_best_of, "\"type\":\"integer\",\"minimum\":1,\"maximum\":1", "only 1"),
-#define X(n, apis) OTHER(#n, apis, refuse_##n, NULL, NULL),
-    UNSUPPORTED_FIELDS(X)
-#undef X
-#define X(n) OTHER(n, GEN | EMB, accept, NULL, NULL),
-    X("user") X("store") X("metadata") X("service_tier") X("safety_identifier") X("prompt_cache_key")
-    X("prompt_cache_retention") X("parallel_tool_calls") X("request_id") X("cache_prompt") X("spaces_between_special_tokens")
-#undef X
+
+    REFUSED("functions", CHAT), REFUSED("function_call", CHAT), REFUSED("audio", CHAT), REFUSED("prediction", CHAT),
+    REFUSED("web_search_options", CHAT), REFUSED("verbosity", CHAT), REFUSED("documents", CHAT),
+    REFUSED("continue_final_message", CHAT | TPL), REFUSED("chat_template", CHAT | TPL), REFUSED("suffix", COMP),
+    REFUSED("mm_processor_kwargs", CHAT), REFUSED("use_beam_search", GEN), REFUSED("length_penalty", GEN),
+    REFUSED("truncate_prompt_tokens", GEN | EMB), REFUSED("prompt_logprobs", GEN), REFUSED("logits_processors", GEN),
+    REFUSED("structured_outputs", GEN), REFUSED("guided_json", GEN), REFUSED("guided_regex", GEN), REFUSED("guided_choice", GEN),
+    REFUSED("guided_grammar", GEN), REFUSED("grammar", GEN), REFUSED("json_schema", GEN), REFUSED("bad_words", GEN),
+    REFUSED("allowed_token_ids", GEN), REFUSED("prompt_embeds", COMP), REFUSED("mirostat", GEN), REFUSED("dry_multiplier", GEN),
+    REFUSED("xtc_probability", GEN), REFUSED("dynatemp_range", GEN),
+
+    NEUTRAL("user", ALL), NEUTRAL("store", GEN), NEUTRAL("metadata", GEN), NEUTRAL("service_tier", GEN),
+    NEUTRAL("safety_identifier", GEN), NEUTRAL("prompt_cache_key", GEN), NEUTRAL("prompt_cache_retention", GEN),
+    NEUTRAL("parallel_tool_calls", CHAT), NEUTRAL("request_id", ALL), NEUTRAL("cache_prompt", GEN),
     {0},
 };
+/* clang-format on */
 
 /* Writes a number as a reader of JSON would: no exponent for integers. */
-static void add_bound(struct sy_buf *b, const char *what, double v)
-{
-    sy_buf_printf(b, ",\"%s\":%.15g", what, v);
-}
+static void add_bound(struct sy_buf *b, const char *what, double v) { sy_buf_printf(b, ",\"%s\":%.15g", what, v); }
 
 void sy_ask_schema(enum sy_api api, struct sy_buf *b)
 {
-    static const char *const required[] = {[SY_API_CHAT] = "messages", [SY_API_COMPLETION] = "prompt", [SY_API_EMBEDDING] = "input",
-                                           [SY_API_DETOKENIZE] = "tokens", [SY_API_TEMPLATE] = "messages"};
+    static const char *const required[] = {[SY_API_CHAT] = "messages",
+                                           [SY_API_COMPLETION] = "prompt",
+                                           [SY_API_EMBEDDING] = "input",
+                                           [SY_API_DETOKENIZE] = "tokens",
+                                           [SY_API_TEMPLATE] = "messages"};
     static const char *const kinds[] = {[FIELD_BOOL] = "boolean", [FIELD_INT] = "integer", [FIELD_NUM] = "number"};
     sy_buf_text(b, "{\"type\":\"object\"");
     const char *must = (size_t)api < SY_COUNT(required) ? required[api] : NULL;

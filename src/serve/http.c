@@ -86,22 +86,26 @@ static bool check_origin(struct req *r)
         r->origin = strcmp(own, "*") ? origin : "*";
         return true;
     }
-    return sy_problem_set(&r->problem, 403, "origin_not_allowed", NULL, "pages of this origin are not allowed; see --cors-origin");
+    return sy_problem_set(&r->problem, 403, "origin_not_allowed", NULL,
+                          "pages of this origin are not allowed; see --cors-origin");
 }
 
 static bool check_key(struct req *r)
 {
     bool open = r->route && (r->route->kind == ROUTE_HEALTH || r->route->kind == ROUTE_READY);
     if (sy_auth_check(&r->srv->auth, header(r, "Authorization"), r->who) || open) return true;
-    return sy_problem_set(&r->problem, 401, "invalid_api_key", NULL, "expected 'Authorization: Bearer KEY' with a key of this server");
+    return sy_problem_set(&r->problem, 401, "invalid_api_key", NULL,
+                          "expected 'Authorization: Bearer KEY' with a key of this server");
 }
 
 static bool check_route(struct req *r)
 {
-    if (!r->route) return sy_problem_set(&r->problem, 404, "not_found", NULL, "there is nothing at '%.100s'", r->path);
+    if (!r->route)
+        return sy_problem_set(&r->problem, 404, "not_found", NULL, "there is nothing at '%.100s'", r->path);
     bool call = r->route->kind == ROUTE_CALL, get = !strcmp(r->method, "GET") || !strcmp(r->method, "HEAD");
     if (call ? !strcmp(r->method, "POST") : get) return true;
-    return sy_problem_set(&r->problem, 405, "method_not_allowed", NULL, "expected %s, found %s", call ? "POST" : "GET", r->method);
+    return sy_problem_set(&r->problem, 405, "method_not_allowed", NULL, "expected %s, found %s",
+                          call ? "POST" : "GET", r->method);
 }
 
 static enum MHD_Result add_size(void *ctx, enum MHD_ValueKind kind, const char *key, const char *value)
@@ -117,7 +121,8 @@ static bool check_headers(struct req *r)
     MHD_get_connection_values(r->conn, MHD_HEADER_KIND, add_size, &n);
     if (n <= HEADER_BYTES_MAX) return true;
     r->close = true;
-    return sy_problem_set(&r->problem, 431, "headers_too_large", NULL, "at most %d bytes of headers, found %zu", HEADER_BYTES_MAX, n);
+    return sy_problem_set(&r->problem, 431, "headers_too_large", NULL, "at most %d bytes of headers, found %zu",
+                          HEADER_BYTES_MAX, n);
 }
 
 static bool check_length(struct req *r)
@@ -126,18 +131,19 @@ static bool check_length(struct req *r)
     unsigned long long bytes = length ? strtoull(length, NULL, 10) : 0;
     r->expects = r->expects || bytes > drain_max(r->srv); /* too much to read it only to be polite */
     if (bytes <= r->srv->opt.body_bytes_max) return true;
-    return sy_problem_set(&r->problem, 413, "body_too_large", NULL, "at most %zu bytes of body (--max-body), found %llu",
-                          r->srv->opt.body_bytes_max, bytes);
+    return sy_problem_set(&r->problem, 413, "body_too_large", NULL,
+                          "at most %zu bytes of body (--max-body), found %llu", r->srv->opt.body_bytes_max, bytes);
 }
 
 static bool check_room(struct req *r, bool over)
 {
-    bool open = r->route && (r->route->kind == ROUTE_HEALTH || r->route->kind == ROUTE_READY || r->route->kind == ROUTE_METRICS);
+    bool open = r->route &&
+                (r->route->kind == ROUTE_HEALTH || r->route->kind == ROUTE_READY || r->route->kind == ROUTE_METRICS);
     if (over && !open) {
         r->close = true;
         r->problem.retry_s = 1;
-        return sy_problem_set(&r->problem, 503, "too_many_connections", NULL, "at most %d connections (--max-connections)",
-                              r->srv->opt.connections_max);
+        return sy_problem_set(&r->problem, 503, "too_many_connections", NULL,
+                              "at most %d connections (--max-connections)", r->srv->opt.connections_max);
     }
     if (!atomic_load(&r->srv->draining) || open) return true;
     r->close = true;
@@ -209,7 +215,8 @@ static void take_body(struct req *r, const char *bytes, size_t n)
         if (!r->body.failed) return;
         bool large = r->discarded > r->srv->opt.body_bytes_max;
         sy_problem_set(&r->problem, large ? 413 : 503, large ? "body_too_large" : "unavailable", NULL,
-                       large ? "at most %zu bytes of body (--max-body)" : "no memory for a body of up to %zu bytes", r->srv->opt.body_bytes_max);
+                       large ? "at most %zu bytes of body (--max-body)" : "no memory for a body of up to %zu bytes",
+                       r->srv->opt.body_bytes_max);
     }
     atomic_fetch_sub(&r->srv->body_bytes, (int64_t)r->body.cap);
     sy_buf_release(&r->body);
@@ -224,7 +231,8 @@ static void add_headers(struct req *r, struct MHD_Response *m, int status)
     MHD_add_response_header(m, "X-Request-Id", r->id);
     MHD_add_response_header(m, "X-Content-Type-Options", "nosniff");
     if (status == 401) MHD_add_response_header(m, "WWW-Authenticate", "Bearer");
-    if (status == 405 && r->route) MHD_add_response_header(m, "Allow", r->route->kind == ROUTE_CALL ? "POST" : "GET, HEAD");
+    if (status == 405 && r->route)
+        MHD_add_response_header(m, "Allow", r->route->kind == ROUTE_CALL ? "POST" : "GET, HEAD");
     if (r->origin) {
         MHD_add_response_header(m, "Access-Control-Allow-Origin", r->origin);
         MHD_add_response_header(m, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
@@ -254,7 +262,9 @@ static enum MHD_Result send_out(struct req *r)
 {
     if (r->out.failed) return MHD_NO;
     r->phase = PHASE_SENT;
-    return send_response(r, MHD_create_response_from_buffer(r->out.len, r->out.at ? r->out.at : "", MHD_RESPMEM_PERSISTENT), r->status);
+    return send_response(
+        r, MHD_create_response_from_buffer(r->out.len, r->out.at ? r->out.at : "", MHD_RESPMEM_PERSISTENT),
+        r->status);
 }
 
 static enum MHD_Result send_problem(struct req *r)
@@ -352,8 +362,8 @@ static enum MHD_Result go_on(struct req *r)
     return MHD_NO;
 }
 
-enum MHD_Result http_request(void *server, struct MHD_Connection *conn, const char *url, const char *method, const char *version,
-                             const char *upload, size_t *n_upload, void **req)
+enum MHD_Result http_request(void *server, struct MHD_Connection *conn, const char *url, const char *method,
+                             const char *version, const char *upload, size_t *n_upload, void **req)
 {
     (void)version;
     struct req *r = *req;
@@ -390,12 +400,14 @@ static void write_log(struct req *r, enum MHD_RequestTerminationCode why)
     sy_json_quote(&b, r->method, strlen(r->method));
     sy_buf_text(&b, ",\"path\":");
     sy_json_quote(&b, r->path, strlen(r->path));
-    sy_buf_printf(&b, ",\"status\":%d,\"complete\":%s,\"ms\":%.3f", r->status, why == MHD_REQUEST_TERMINATED_COMPLETED_OK ? "true" : "false",
+    sy_buf_printf(&b, ",\"status\":%d,\"complete\":%s,\"ms\":%.3f", r->status,
+                  why == MHD_REQUEST_TERMINATED_COMPLETED_OK ? "true" : "false",
                   (double)(sy_now_ns(r->srv->env) - r->t_start) / 1e6);
     if (r->call && r->call->item) {
         struct sy_usage u = sy_call_usage(r->call);
         sy_buf_printf(&b, ",\"stream\":%s,\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"cached_tokens\":%lld",
-                      r->call->ask.stream ? "true" : "false", (long long)u.prompt, (long long)u.completion, (long long)u.cached);
+                      r->call->ask.stream ? "true" : "false", (long long)u.prompt, (long long)u.completion,
+                      (long long)u.cached);
     }
     sy_buf_char(&b, '}');
     if (!b.failed) sy_accesslog_add(r->srv->log, b.at, b.len);
@@ -432,7 +444,8 @@ void http_completed(void *server, struct MHD_Connection *conn, void **req, enum 
 }
 
 /* The connection's place in the table is its context, plus one. */
-void http_connection(void *server, struct MHD_Connection *conn, void **context, enum MHD_ConnectionNotificationCode code)
+void http_connection(void *server, struct MHD_Connection *conn, void **context,
+                     enum MHD_ConnectionNotificationCode code)
 {
     struct sy_server *s = server;
     pthread_mutex_lock(&s->lock);

@@ -57,8 +57,8 @@ static struct sy_json *read_content(struct reader *r, const struct sy_json *m, c
     if (sy_json_is_text(c)) return sy_json_share(c);
     if (sy_json_is_array(c)) return join_parts(r, c, path);
     bool nothing = !c || sy_json_is_null(c);
-    bool calls = sy_json_len(sy_json_get(m, "tool_calls")) > 0 || sy_json_is_object(sy_json_get(m, "function_call")) ||
-                 sy_json_is_text(sy_json_get(m, "refusal"));
+    bool calls = sy_json_len(sy_json_get(m, "tool_calls")) > 0 ||
+                 sy_json_is_object(sy_json_get(m, "function_call")) || sy_json_is_text(sy_json_get(m, "refusal"));
     if (nothing && !strcmp(role, "assistant") && calls) return sy_json_new_text("", 0);
     request_refuse(r, path, "expected a string or an array of parts, found %s", request_kind(c));
     return NULL;
@@ -73,9 +73,14 @@ static struct sy_json *read_call(struct reader *r, const struct sy_json *call, c
     const char *type = sy_json_text(sy_json_get(call, "type"));
     size_t n;
     const char *text = sy_json_text_n(sy_json_get(fn, "arguments"), &n);
-    const struct { bool ok; const char *field, *want; const struct sy_json *found; } checks[] = {
+    const struct {
+        bool ok;
+        const char *field, *want;
+        const struct sy_json *found;
+    } checks[] = {
         {id && *id, "id", "a string that is not empty", sy_json_get(call, "id")},
-        {!sy_json_get(call, "type") || (type && !strcmp(type, "function")), "type", "'function'", sy_json_get(call, "type")},
+        {!sy_json_get(call, "type") || (type && !strcmp(type, "function")), "type", "'function'",
+         sy_json_get(call, "type")},
         {sy_json_is_object(fn), "function", "an object", fn},
         {name && *name, "function.name", "a string that is not empty", sy_json_get(fn, "name")},
         {text != NULL, "function.arguments", "a string of JSON", sy_json_get(fn, "arguments")},
@@ -162,7 +167,8 @@ static struct sy_json *read_message(struct reader *r, const struct sy_json *mess
     bool ok = out && content;
     if (!ok) sy_json_free(content);
     bool system = !strcmp(role, "developer") && !r->limits->knows_developer;
-    ok = ok && sy_json_set_take(out, "role", system ? sy_json_new_text("system", 6) : sy_json_share(sy_json_get(m, "role")));
+    ok = ok && sy_json_set_take(out, "role",
+                                system ? sy_json_new_text("system", 6) : sy_json_share(sy_json_get(m, "role")));
     if (ok) ok = sy_json_set_take(out, "content", content);
     for (void *it = NULL; ok && (it = sy_json_next(m, it, &key, &v));) {
         if (!strcmp(key, "role") || !strcmp(key, "content")) continue;

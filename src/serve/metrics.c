@@ -54,9 +54,12 @@ static void scheduler(struct writer *w, const struct sy_engine_stats *s)
     double usable = s->block_total > 0 ? s->block_total : 1;
     number(w, "vllm:num_requests_running", "gauge", "Sequences that run.", s->n_running);
     number(w, "vllm:num_requests_waiting", "gauge", "Requests that wait.", s->n_waiting);
-    number(w, "vllm:kv_cache_usage_perc", "gauge", "Share of KV blocks in use; 1 means all.", s->block_leased / usable);
-    number(w, "vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.", (double)s->n_cache_query_tok);
-    number(w, "vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.", (double)s->n_cache_hit_tok);
+    number(w, "vllm:kv_cache_usage_perc", "gauge", "Share of KV blocks in use; 1 means all.",
+           s->block_leased / usable);
+    number(w, "vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
+           (double)s->n_cache_query_tok);
+    number(w, "vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.",
+           (double)s->n_cache_hit_tok);
     number(w, "vllm:num_preemptions_total", "counter", "Sequences that were put back to make room.",
            (double)(s->n_preempt_recompute + s->n_preempt_swap));
     number(w, "vllm:prompt_tokens_total", "counter", "Prompt tokens processed.", (double)s->n_prompt_tok);
@@ -68,10 +71,12 @@ static void requests(struct writer *w, const struct sy_loop_metrics *m)
     head(w, "vllm:request_success_total", "counter", "Answers that ended, by reason.");
     for (int f = SY_FINISH_STOP; f <= SY_FINISH_ERROR; f++)
         sy_buf_printf(w->b, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n", w->label.at,
-                      f == SY_FINISH_CANCELLED ? "abort" : sy_finish_name((enum sy_finish)f), (unsigned long long)atomic_load(&m->finished[f]));
+                      f == SY_FINISH_CANCELLED ? "abort" : sy_finish_name((enum sy_finish)f),
+                      (unsigned long long)atomic_load(&m->finished[f]));
     histogram(w, "vllm:time_to_first_token_seconds", "From a request's arrival to its first token.", &m->ttft);
     histogram(w, "vllm:inter_token_latency_seconds", "Between two tokens of an answer.", &m->itl);
-    histogram(w, "vllm:request_time_per_output_token_seconds", "Mean time per token after the first, by request.", &m->tpot);
+    histogram(w, "vllm:request_time_per_output_token_seconds", "Mean time per token after the first, by request.",
+              &m->tpot);
     histogram(w, "vllm:e2e_request_latency_seconds", "From a request's arrival to its end.", &m->e2e);
     histogram(w, "vllm:request_queue_time_seconds", "From a request's arrival to its first step.", &m->queue);
     histogram(w, "vllm:request_prefill_time_seconds", "From a request's first step to its first token.", &m->prefill);
@@ -82,26 +87,33 @@ static void requests(struct writer *w, const struct sy_loop_metrics *m)
     histogram(w, "vllm:iteration_tokens_total", "Tokens in a step.", &m->step_tok);
 }
 
-static void own(struct writer *w, struct sy_server *srv, const struct sy_engine_stats *s, const struct sy_loop_metrics *m)
+static void own(struct writer *w, struct sy_server *srv, const struct sy_engine_stats *s,
+                const struct sy_loop_metrics *m)
 {
     static const char *const states[] = {"free", "cached", "leased"};
     const int32_t blocks[] = {s->block_free, s->block_cached, s->block_leased};
     histogram(w, "systole_step_seconds", "Time of a step.", &m->step);
     number(w, "systole_steps_total", "counter", "Steps run.", (double)s->n_step);
-    number(w, "systole_decode_gap_max_seconds", "gauge", "Longest time between two tokens of a running sequence.", (double)s->gap_ns_max / 1e9);
+    number(w, "systole_decode_gap_max_seconds", "gauge", "Longest time between two tokens of a running sequence.",
+           (double)s->gap_ns_max / 1e9);
     number(w, "systole_compiles_total", "counter", "Programs compiled after start-up.", 0);
     head(w, "systole_blocks", "gauge", "KV blocks by state.");
     for (size_t i = 0; i < SY_COUNT(states); i++)
         sy_buf_printf(w->b, "systole_blocks{%s,state=\"%s\"} %d\n", w->label.at, states[i], blocks[i]);
     number(w, "systole_blocks_total", "gauge", "KV blocks in all.", s->block_total);
     head(w, "systole_preemptions_total", "counter", "Sequences put back, by how they come back.");
-    sy_buf_printf(w->b, "systole_preemptions_total{%s,how=\"recompute\"} %llu\nsystole_preemptions_total{%s,how=\"swap\"} %llu\n",
-                  w->label.at, (unsigned long long)s->n_preempt_recompute, w->label.at, (unsigned long long)s->n_preempt_swap);
+    sy_buf_printf(
+        w->b,
+        "systole_preemptions_total{%s,how=\"recompute\"} %llu\nsystole_preemptions_total{%s,how=\"swap\"} %llu\n",
+        w->label.at, (unsigned long long)s->n_preempt_recompute, w->label.at, (unsigned long long)s->n_preempt_swap);
     double decode_s = (double)s->decode_ns / 1e9, steps = (double)atomic_load(&m->n_decode_step);
-    double bytes = steps * sy_engine_plan(srv->engine)->weight_bytes_step + s->kv_bytes_read_decode, peak = srv->bytes_s;
-    number(w, "systole_decode_bandwidth_share", "gauge", "Bytes read per second of decoding, over what memory can give.",
+    double bytes = steps * sy_engine_plan(srv->engine)->weight_bytes_step + s->kv_bytes_read_decode,
+           peak = srv->bytes_s;
+    number(w, "systole_decode_bandwidth_share", "gauge",
+           "Bytes read per second of decoding, over what memory can give.",
            decode_s > 0 && peak > 0 ? bytes / decode_s / peak : 0);
-    number(w, "systole_engine_stuck", "gauge", "1 while a step takes longer than --stuck-after.", atomic_load(&srv->stuck));
+    number(w, "systole_engine_stuck", "gauge", "1 while a step takes longer than --stuck-after.",
+           atomic_load(&srv->stuck));
     number(w, "systole_open_requests", "gauge", "Prompts submitted and not answered.", sy_loop_open(srv->loop));
 }
 

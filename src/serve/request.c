@@ -91,9 +91,18 @@ bool request_scan(const char *s, size_t n, struct sy_problem *p)
             continue;
         }
         switch (c) {
-        case '"': quoted = true; bytes += 48; break;
-        case '{': bytes += 256; depth++; break;
-        case '[': bytes += 128; depth++; break;
+        case '"':
+            quoted = true;
+            bytes += 48;
+            break;
+        case '{':
+            bytes += 256;
+            depth++;
+            break;
+        case '[':
+            bytes += 128;
+            depth++;
+            break;
         case '}':
         case ']': depth -= depth > 0; break;
         case ':': bytes += 64; break;
@@ -101,9 +110,11 @@ bool request_scan(const char *s, size_t n, struct sy_problem *p)
         default: break;
         }
         if (depth > SY_JSON_DEPTH_MAX)
-            return sy_problem_set(p, 400, "invalid_json", NULL, "the body nests deeper than %d levels (byte %zu)", SY_JSON_DEPTH_MAX, i);
+            return sy_problem_set(p, 400, "invalid_json", NULL, "the body nests deeper than %d levels (byte %zu)",
+                                  SY_JSON_DEPTH_MAX, i);
         if (bytes > TREE_BYTES_MAX)
-            return sy_problem_set(p, 413, "body_too_large", NULL, "the body holds too many JSON values (byte %zu)", i);
+            return sy_problem_set(p, 413, "body_too_large", NULL, "the body holds too many JSON values (byte %zu)",
+                                  i);
     }
     return true;
 }
@@ -114,7 +125,8 @@ static bool parse(const struct sy_env *env, const char *s, size_t n, struct sy_j
     while (space < n && strchr(" \t\r\n", s[space]) && s[space]) space++;
     if (space == n) return sy_problem_set(p, 400, "invalid_json", NULL, "the body is empty; expected a JSON object");
     if (n >= 3 && !memcmp(s, "\xef\xbb\xbf", 3))
-        return sy_problem_set(p, 400, "invalid_json", NULL, "the body begins with a byte order mark; expected a JSON object");
+        return sy_problem_set(p, 400, "invalid_json", NULL,
+                              "the body begins with a byte order mark; expected a JSON object");
     if (!sy_utf8_valid(s, n)) return sy_problem_set(p, 400, "invalid_json", NULL, "the body is not valid UTF-8");
     if (!request_scan(s, n, p)) return false;
     struct sy_err err;
@@ -128,7 +140,7 @@ static bool parse(const struct sy_env *env, const char *s, size_t n, struct sy_j
 
 const char *request_kind(const struct sy_json *j)
 {
-    return !j                    ? "nothing"
+    return !j                     ? "nothing"
            : sy_json_is_object(j) ? "an object"
            : sy_json_is_array(j)  ? "an array"
            : sy_json_is_text(j)   ? "a string"
@@ -144,9 +156,12 @@ bool request_int(struct reader *r, const char *param, const struct sy_json *v, i
     double d = sy_json_number(v, NAN);
     if (sy_json_is_int(v)) *out = sy_json_int(v, 0);
     else if (d == floor(d) && fabs(d) < 9e15) *out = (int64_t)d;
-    else return request_refuse(r, param, "expected an integer from %lld to %lld, found %s", (long long)lo, (long long)hi, request_kind(v));
+    else
+        return request_refuse(r, param, "expected an integer from %lld to %lld, found %s", (long long)lo,
+                              (long long)hi, request_kind(v));
     if (*out < lo || *out > hi)
-        return request_refuse(r, param, "expected an integer from %lld to %lld, found %lld", (long long)lo, (long long)hi, (long long)*out);
+        return request_refuse(r, param, "expected an integer from %lld to %lld, found %lld", (long long)lo,
+                              (long long)hi, (long long)*out);
     return true;
 }
 
@@ -166,7 +181,8 @@ static bool read_number(struct reader *r, const struct field *f, const struct sy
     if (!sy_json_is_number(v))
         return request_refuse(r, f->name, "expected a number from %g to %g, found %s", f->lo, f->hi, request_kind(v));
     if (!(d >= f->lo && d <= f->hi) || (f->above && d == f->lo))
-        return request_refuse(r, f->name, "expected a number %s %g to %g, found %g", f->above ? "above" : "from", f->lo, f->hi, d);
+        return request_refuse(r, f->name, "expected a number %s %g to %g, found %g", f->above ? "above" : "from",
+                              f->lo, f->hi, d);
     *out = d;
     return true;
 }
@@ -176,12 +192,17 @@ static bool read_field(struct reader *r, const struct field *f, const struct sy_
     char *at = (char *)r->ask + f->at;
     switch (f->kind) {
     case FIELD_BOOL:
-        if (!sy_json_is_bool(v)) return request_refuse(r, f->name, "expected true or false, found %s", request_kind(v));
+        if (!sy_json_is_bool(v))
+            return request_refuse(r, f->name, "expected true or false, found %s", request_kind(v));
         *(bool *)at = sy_json_bool(v, false);
         return true;
     case FIELD_INT: return request_int(r, f->name, v, (int64_t)f->lo, (int64_t)f->hi, (int64_t *)(void *)at);
     case FIELD_NUM: return read_number(r, f, v, (double *)(void *)at);
     case FIELD_OTHER: return f->read(r, v);
+    case FIELD_REFUSED: /* `false` asks for nothing */
+        if (sy_json_is_bool(v) && !sy_json_bool(v, true)) return true;
+        return request_refuse(r, f->name, "not supported by this version; leave it out");
+    case FIELD_NEUTRAL: return true;
     }
     return false;
 }
@@ -223,9 +244,11 @@ static bool check_prompt(struct reader *r)
         if (!r->limits->has_template)
             return request_refuse(r, "messages", "this model has no chat template; use /v1/completions");
         return a->messages ? true : request_refuse(r, "messages", "expected an array, found nothing");
-    case SY_API_COMPLETION: return a->n_prompt ? true : request_refuse(r, "prompt", "expected a prompt, found nothing");
+    case SY_API_COMPLETION:
+        return a->n_prompt ? true : request_refuse(r, "prompt", "expected a prompt, found nothing");
     case SY_API_EMBEDDING: return a->n_prompt ? true : request_refuse(r, "input", "expected an input, found nothing");
-    case SY_API_TOKENIZE: return a->n_prompt ? true : request_refuse(r, "content", "expected a string, found nothing");
+    case SY_API_TOKENIZE:
+        return a->n_prompt ? true : request_refuse(r, "content", "expected a string, found nothing");
     case SY_API_DETOKENIZE:
         if (!r->limits->has_tokenizer) return request_refuse(r, "tokens", "this model has no tokenizer");
         return a->n_prompt ? true : request_refuse(r, "tokens", "expected an array of token ids, found nothing");
@@ -238,18 +261,22 @@ static bool check_generation(struct reader *r)
     struct sy_ask *a = r->ask;
     bool chat = a->api == SY_API_CHAT;
     if (a->n > r->limits->choices_max)
-        return request_refuse(r, "n", "this server answers at most %d at once (--max-seqs), found %lld", r->limits->choices_max, (long long)a->n);
+        return request_refuse(r, "n", "this server answers at most %d at once (--max-seqs), found %lld",
+                              r->limits->choices_max, (long long)a->n);
     if (a->n * a->n_prompt > SY_PROMPTS_MAX)
-        return request_refuse(r, "n", "at most %d answers in all, found %d prompts and n %lld", SY_PROMPTS_MAX, a->n_prompt, (long long)a->n);
+        return request_refuse(r, "n", "at most %d answers in all, found %d prompts and n %lld", SY_PROMPTS_MAX,
+                              a->n_prompt, (long long)a->n);
     if (chat && a->n_max == 0) return request_refuse(r, "max_tokens", "expected at least 1, found 0");
     if (a->n_max_new >= 0) a->n_max = a->n_max_new;
     if (a->n_max < 0 && !chat) a->n_max = 16;
     if (a->n_max >= 0 && a->n_min > a->n_max)
-        return request_refuse(r, "min_tokens", "expected at most max_tokens %lld, found %lld", (long long)a->n_max, (long long)a->n_min);
+        return request_refuse(r, "min_tokens", "expected at most max_tokens %lld, found %lld", (long long)a->n_max,
+                              (long long)a->n_min);
     if (a->top_logprobs >= 0 && !a->logprobs_on)
         return request_refuse(r, "top_logprobs", "expected 'logprobs' to be true with it");
     if (chat && a->logprobs_on) a->logprobs = a->top_logprobs < 0 ? 0 : a->top_logprobs;
-    if (a->include_usage && !a->stream) return request_refuse(r, "stream_options", "expected 'stream' to be true with it");
+    if (a->include_usage && !a->stream)
+        return request_refuse(r, "stream_options", "expected 'stream' to be true with it");
     struct sy_sampling *s = &a->sampling;
     s->temperature = (float)a->temperature;
     s->top_k = a->top_k < 0 ? 0 : (int32_t)a->top_k;
@@ -267,16 +294,26 @@ static bool check_generation(struct reader *r)
 static void set_defaults(struct sy_ask *a, enum sy_api api, const struct sy_ask_limits *l)
 {
     const struct sy_sampling *d = &l->defaults;
-    *a = (struct sy_ask){
-        .api = api, .n = 1, .n_max = -1, .n_max_new = -1, .top_logprobs = -1, .logprobs = -1, .top_k = d->top_k,
-        .temperature = (double)d->temperature, .top_p = (double)d->top_p, .min_p = (double)d->min_p,
-        .typical_p = (double)d->typical_p, .repetition_penalty = (double)d->repeat_penalty,
-        .skip_special = api != SY_API_DETOKENIZE, .generation_prompt = true, .parse_special = true};
+    *a = (struct sy_ask){.api = api,
+                         .n = 1,
+                         .n_max = -1,
+                         .n_max_new = -1,
+                         .top_logprobs = -1,
+                         .logprobs = -1,
+                         .top_k = d->top_k,
+                         .temperature = (double)d->temperature,
+                         .top_p = (double)d->top_p,
+                         .min_p = (double)d->min_p,
+                         .typical_p = (double)d->typical_p,
+                         .repetition_penalty = (double)d->repeat_penalty,
+                         .skip_special = api != SY_API_DETOKENIZE,
+                         .generation_prompt = true,
+                         .parse_special = true};
     a->sampling = (struct sy_sampling){.n_logprob = -1};
 }
 
-bool sy_ask_parse(const struct sy_env *env, enum sy_api api, const char *body, size_t n, const struct sy_ask_limits *limits,
-                  struct sy_ask *a, struct sy_problem *p)
+bool sy_ask_parse(const struct sy_env *env, enum sy_api api, const char *body, size_t n,
+                  const struct sy_ask_limits *limits, struct sy_ask *a, struct sy_problem *p)
 {
     set_defaults(a, api, limits);
     sy_arena_init(&a->arena, env, 0);
@@ -284,7 +321,8 @@ bool sy_ask_parse(const struct sy_env *env, enum sy_api api, const char *body, s
     if (!parse(env, body, n, &a->root, p) || !read_fields(&r) || !check_prompt(&r)) return false;
     if ((api == SY_API_CHAT || api == SY_API_COMPLETION) && !check_generation(&r)) return false;
     if (api == SY_API_EMBEDDING && a->dimensions > limits->d_model)
-        return request_refuse(&r, "dimensions", "expected at most %d, found %lld", limits->d_model, (long long)a->dimensions);
+        return request_refuse(&r, "dimensions", "expected at most %d, found %lld", limits->d_model,
+                              (long long)a->dimensions);
     note_ignored(a);
     return true;
 }

@@ -63,7 +63,11 @@ void route_answer(struct req *r)
     case ROUTE_HEALTH: status(r, failed || stuck ? 503 : 200, failed ? "failed" : stuck ? "stuck" : "ok"); break;
     case ROUTE_READY: {
         bool draining = atomic_load(&srv->draining);
-        status(r, failed || stuck || draining ? 503 : 200, failed ? "failed" : stuck ? "stuck" : draining ? "draining" : "ready");
+        status(r, failed || stuck || draining ? 503 : 200,
+               failed     ? "failed"
+               : stuck    ? "stuck"
+               : draining ? "draining"
+                          : "ready");
         break;
     }
     case ROUTE_MODELS:
@@ -73,8 +77,9 @@ void route_answer(struct req *r)
         break;
     case ROUTE_MODEL:
         if (is_name(srv, r->tail)) add_model(srv, &r->out);
-        else sy_problem_set(&r->problem, 404, "model_not_found", "model", "the model '%.80s' does not exist; this server has '%.200s'",
-                            r->tail, srv->opt.names[0]);
+        else
+            sy_problem_set(&r->problem, 404, "model_not_found", "model",
+                           "the model '%.80s' does not exist; this server has '%.200s'", r->tail, srv->opt.names[0]);
         break;
     case ROUTE_METRICS:
         r->type = "text/plain; version=0.0.4; charset=utf-8";

@@ -27,12 +27,14 @@ static sy_status bind_unix(struct sy_server *s, struct sy_err *err)
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     struct stat st;
     if (strlen(path) >= sizeof a.sun_path)
-        return sy_fail(err, SY_EARG, "--unix: '%s' is longer than the %zu bytes a socket's path may have", path, sizeof a.sun_path - 1);
-    strcpy(a.sun_path, path);
+        return sy_fail(err, SY_EARG, "--unix: '%s' is longer than the %zu bytes a socket's path may have", path,
+                       sizeof a.sun_path - 1);
+    snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
     s->listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (s->listen_fd < 0) return sy_fail(err, SY_EIO, "cannot make a socket: %s", strerror(errno));
     /* A socket file stays behind a killed server; one that somebody listens on is not ours to remove. */
-    if (stat(path, &st) == 0 && S_ISSOCK(st.st_mode) && connect(s->listen_fd, (struct sockaddr *)&a, sizeof a) && errno == ECONNREFUSED)
+    if (stat(path, &st) == 0 && S_ISSOCK(st.st_mode) && connect(s->listen_fd, (struct sockaddr *)&a, sizeof a) &&
+        errno == ECONNREFUSED)
         unlink(path);
     if (bind(s->listen_fd, (struct sockaddr *)&a, sizeof a))
         return sy_fail(err, SY_EIO, "--unix: cannot bind '%s': %s", path, strerror(errno));
@@ -49,7 +51,8 @@ static void name_address(struct sy_server *s)
     if (getsockname(s->listen_fd, (struct sockaddr *)&a, &n) == 0)
         getnameinfo((struct sockaddr *)&a, n, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
     bool v6 = a.ss_family == AF_INET6;
-    snprintf(s->address, sizeof s->address, "http%s://%s%.120s%s:%s", s->cert ? "s" : "", v6 ? "[" : "", host, v6 ? "]" : "", port);
+    snprintf(s->address, sizeof s->address, "http%s://%s%.120s%s:%s", s->cert ? "s" : "", v6 ? "[" : "", host,
+             v6 ? "]" : "", port);
 }
 
 static sy_status bind_tcp(struct sy_server *s, struct sy_err *err)
@@ -79,14 +82,17 @@ static sy_status reserve_fds(struct sy_server *s, struct sy_err *err)
     int32_t want = s->opt.connections_max + SPARE_CONNECTIONS + OWN_FDS;
     if (getrlimit(RLIMIT_NOFILE, &l)) return SY_OK;
     if (l.rlim_cur < (rlim_t)want) {
-        struct rlimit more = {.rlim_cur = l.rlim_max < (rlim_t)want ? l.rlim_max : (rlim_t)want, .rlim_max = l.rlim_max};
+        struct rlimit more = {.rlim_cur = l.rlim_max < (rlim_t)want ? l.rlim_max : (rlim_t)want,
+                              .rlim_max = l.rlim_max};
         if (setrlimit(RLIMIT_NOFILE, &more) == 0) l = more;
     }
     if (l.rlim_cur >= (rlim_t)want) return SY_OK;
     int64_t room = (int64_t)l.rlim_cur - SPARE_CONNECTIONS - OWN_FDS;
     if (room < 1)
-        return sy_fail(err, SY_EIO, "the system allows %lld open files, too few to serve; raise 'ulimit -n'", (long long)l.rlim_cur);
-    sy_log_at(s->env, SY_LOG_WARN, "--max-connections lowered to %lld: the system allows %lld open files ('ulimit -n')", (long long)room,
+        return sy_fail(err, SY_EIO, "the system allows %lld open files, too few to serve; raise 'ulimit -n'",
+                       (long long)l.rlim_cur);
+    sy_log_at(s->env, SY_LOG_WARN,
+              "--max-connections lowered to %lld: the system allows %lld open files ('ulimit -n')", (long long)room,
               (long long)l.rlim_cur);
     s->opt.connections_max = (int32_t)room;
     return SY_OK;
@@ -96,7 +102,8 @@ static sy_status read_tls(struct sy_server *s, struct sy_err *err)
 {
     size_t n;
     if (!s->opt.tls_cert && !s->opt.tls_key) return SY_OK;
-    if (!s->opt.tls_cert || !s->opt.tls_key) return sy_fail(err, SY_EARG, "--tls-cert and --tls-key: expected both, found one");
+    if (!s->opt.tls_cert || !s->opt.tls_key)
+        return sy_fail(err, SY_EARG, "--tls-cert and --tls-key: expected both, found one");
     if (MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES)
         return sy_fail(err, SY_ENOSUP, "--tls-cert: this system's libmicrohttpd was built without TLS");
     sy_status st = sy_file_read(s->env, s->opt.tls_cert, PEM_BYTES_MAX, &s->cert, &n, err);
@@ -110,12 +117,14 @@ static sy_status make_tables(struct sy_server *s, struct sy_err *err)
     s->n_slot = (uint32_t)(s->opt.connections_max + SPARE_CONNECTIONS);
     s->conn = sy_new_array(s->env, s->n_slot, sizeof *s->conn);
     s->next_free = sy_new_array(s->env, s->n_slot, sizeof *s->next_free);
-    if (!s->conn || !s->next_free) return sy_fail(err, SY_ENOMEM, "no memory for %d connections", s->opt.connections_max);
+    if (!s->conn || !s->next_free)
+        return sy_fail(err, SY_ENOMEM, "no memory for %d connections", s->opt.connections_max);
     for (uint32_t i = 0; i < s->n_slot; i++) s->next_free[i] = i + 1;
     return SY_OK;
 }
 
-sy_status sy_server_new(const struct sy_env *env, const struct sy_server_opt *o, struct sy_server **out, struct sy_err *err)
+sy_status sy_server_new(const struct sy_env *env, const struct sy_server_opt *o, struct sy_server **out,
+                        struct sy_err *err)
 {
     struct sy_server *s = sy_new(env, sizeof *s);
     if (!s) return sy_fail(err, SY_ENOMEM, "no memory for the server");
@@ -151,7 +160,8 @@ static void log_line(void *ctx, const char *fmt, va_list ap)
 
 static sy_status start_http(struct sy_server *s, struct sy_err *err)
 {
-    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG | (s->cert ? MHD_USE_TLS : 0);
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG |
+                     (s->cert ? MHD_USE_TLS : 0);
     struct MHD_OptionItem o[16];
     int n = 0;
     o[n++] = (struct MHD_OptionItem){MHD_OPTION_EXTERNAL_LOGGER, (intptr_t)log_line, s};
@@ -170,7 +180,8 @@ static sy_status start_http(struct sy_server *s, struct sy_err *err)
     o[n++] = (struct MHD_OptionItem){MHD_OPTION_END, 0, NULL};
     s->daemon = MHD_start_daemon(flags, 0, NULL, NULL, http_request, s, MHD_OPTION_ARRAY, o, MHD_OPTION_END);
     if (s->daemon) return SY_OK;
-    return s->cert ? sy_fail(err, SY_EARG, "--tls-cert: '%s' and '%s' are not a certificate and its key in PEM", s->opt.tls_cert, s->opt.tls_key)
+    return s->cert ? sy_fail(err, SY_EARG, "--tls-cert: '%s' and '%s' are not a certificate and its key in PEM",
+                             s->opt.tls_cert, s->opt.tls_key)
                    : sy_fail(err, SY_EIO, "cannot start answering HTTP at %s", s->address);
 }
 
@@ -183,7 +194,8 @@ sy_status sy_server_start(struct sy_server *s, struct sy_engine *e, struct sy_er
     if (st) return st;
     sy_service_init(&s->service, s->env, e, s->loop, s->opt.names, s->opt.n_name, s->opt.pooling);
     st = work_start(s, err);
-    if (!st && listen(s->listen_fd, BACKLOG)) st = sy_fail(err, SY_EIO, "cannot listen at %s: %s", s->address, strerror(errno));
+    if (!st && listen(s->listen_fd, BACKLOG))
+        st = sy_fail(err, SY_EIO, "cannot listen at %s: %s", s->address, strerror(errno));
     return st ? st : start_http(s, err);
 }
 

@@ -224,10 +224,14 @@ uint64_t work_received(int fd)
 static void say_late(struct conn *c, const char *what)
 {
     char body[256], all[512];
-    int n = snprintf(body, sizeof body,
-                     "{\"error\":{\"message\":\"%s\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"timeout\"}}", what);
-    n = snprintf(all, sizeof all, "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
-                                  "Connection: close\r\n\r\n%s", n, body);
+    int n = snprintf(
+        body, sizeof body,
+        "{\"error\":{\"message\":\"%s\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"timeout\"}}",
+        what);
+    n = snprintf(all, sizeof all,
+                 "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+                 "Connection: close\r\n\r\n%s",
+                 n, body);
     if (!c->tls) (void)!send(c->fd, all, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -262,7 +266,8 @@ static void watch_engine(struct sy_server *s)
     double age = (double)sy_loop_step_age_ns(s->loop) / 1e9;
     bool stuck = age > s->opt.stuck_s;
     if (stuck && !atomic_exchange(&s->stuck, true))
-        sy_log_at(s->env, SY_LOG_ERROR, "the engine's step has run for %.0f s and is not done; /health says 503 until it is", age);
+        sy_log_at(s->env, SY_LOG_ERROR,
+                  "the engine's step has run for %.0f s and is not done; /health says 503 until it is", age);
     if (!stuck && atomic_exchange(&s->stuck, false)) sy_log_at(s->env, SY_LOG_WARN, "the engine's long step is done");
 }
 
@@ -300,7 +305,8 @@ sy_status work_start(struct sy_server *s, struct sy_err *err)
 {
     s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     s->quit_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (s->epoll_fd < 0 || s->quit_fd < 0 || !add_fd(s, s->quit_fd, quit_event) || !add_fd(s, sy_loop_fd(s->loop), loop_event))
+    if (s->epoll_fd < 0 || s->quit_fd < 0 || !add_fd(s, s->quit_fd, quit_event) ||
+        !add_fd(s, sy_loop_fd(s->loop), loop_event))
         return sy_fail(err, SY_EIO, "cannot watch the engine: %s", strerror(errno));
     int failed = 0;
     while (!failed && s->n_worker < WORKERS) {

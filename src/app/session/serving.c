@@ -7,16 +7,37 @@
 
 static const char *const schedulings[] = {"continuous", "static", NULL};
 const struct sy_flag sy_flags_serving[] = {
-    {.name = "served-model-name", .kind = SY_FLAG_TEXTS, .arg = "NAME", .otherwise = "the file's or folder's name",
+    {.name = "served-model-name",
+     .kind = SY_FLAG_TEXTS,
+     .arg = "NAME",
+     .otherwise = "the file's or folder's name",
      .help = "what the model is called; may be repeated, answers carry the first"},
-    {.name = "max-queue", .kind = SY_FLAG_INT, .arg = "N", .lo = 1, .hi = 1000000, .number = 1024,
+    {.name = "max-queue",
+     .kind = SY_FLAG_INT,
+     .arg = "N",
+     .lo = 1,
+     .hi = 1000000,
+     .number = 1024,
      .help = "requests that wait; one more is refused"},
-    {.name = "max-decode-gap-ms", .kind = SY_FLAG_NUM, .arg = "MS", .lo = 0, .hi = 600000, .number = 200,
+    {.name = "max-decode-gap-ms",
+     .kind = SY_FLAG_NUM,
+     .arg = "MS",
+     .lo = 0,
+     .hi = 600000,
+     .number = 200,
      .help = "bound on the time between two tokens of a running request, kept by smaller prefill chunks; 0: none"},
-    {.name = "scheduling", .kind = SY_FLAG_CHOICE, .choices = schedulings, .otherwise = "continuous",
+    {.name = "scheduling",
+     .kind = SY_FLAG_CHOICE,
+     .choices = schedulings,
+     .otherwise = "continuous",
      .help = "static fills a batch and runs it to its end, for comparison"},
     {.name = "no-prefix-cache", .kind = SY_FLAG_SWITCH, .help = "compute every prompt anew"},
-    {.name = "swap-memory", .kind = SY_FLAG_SIZE, .arg = "SIZE", .lo = 0, .hi = 1099511627776.0 * 64, .otherwise = "0",
+    {.name = "swap-memory",
+     .kind = SY_FLAG_SIZE,
+     .arg = "SIZE",
+     .lo = 0,
+     .hi = 1099511627776.0 * 64,
+     .otherwise = "0",
      .help = "memory for blocks of sequences that had to make room; without it they are computed again"},
     {.name = "trace", .kind = SY_FLAG_TEXT, .arg = "FILE", .help = "record arrivals and steps"},
     {0},
@@ -34,7 +55,8 @@ sy_status sy_serving_open(struct sy_args *a, struct sy_engine **out, struct sy_e
     opt.backend_opt.progress = on_load;
     opt.backend_opt.progress_ctx = &bar;
     if (!sy_arg_given(a, "max-seqs")) opt.seq_max = 64;
-    if (!sy_arg_given(a, "kv-memory")) opt.kv_bytes_max = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / 4;
+    if (!sy_arg_given(a, "kv-memory"))
+        opt.kv_bytes_max = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / 4;
     opt.wait_max = opt.seq_max + (int32_t)sy_arg_int(a, "max-queue");
     opt.gap_ms_max = sy_arg_num(a, "max-decode-gap-ms");
     opt.scheduling = (enum sy_scheduling)sy_arg_choice(a, "scheduling");
