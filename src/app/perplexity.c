@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "app/session/compare.h"
 #include "app/session/session.h"
 #include "base/file.h"
 
@@ -12,11 +13,14 @@ static const struct sy_flag flags[] = {
     {.name = "ctx-size", .letter = 'c', .kind = SY_FLAG_INT, .arg = "N", .lo = 2, .hi = 16777216, .number = 512,
      .help = "tokens of a window, BOS included"},
     {.name = "chunks", .kind = SY_FLAG_INT, .arg = "N", .lo = 1, .hi = 1e9, .otherwise = "all", .help = "at most N windows"},
+    {.name = "against-f32", .kind = SY_FLAG_SWITCH,
+     .help = "also run in float32 and print how far this arithmetic is from it"},
     {.name = "json", .kind = SY_FLAG_SWITCH, .help = "print a JSON object"},
     {0},
 };
 static const struct sy_example examples[] = {
     {"systole perplexity -m model.gguf -f wiki.txt --ctx-size 512", "one number, lower is better"},
+    {"systole perplexity -m model.gguf -f wiki.txt --against-f32", "what int8 or bf16 arithmetic costs"},
     {0},
 };
 
@@ -26,6 +30,7 @@ struct score {
     double sum, sum2; /* of -log p and its square */
     int64_t count;
     bool done;
+    struct sy_compare compare; /* ref NULL: not wanted */
 };
 
 static void on_logits(void *ctx, int32_t pos, const float *x, int32_t n_vocab)
@@ -59,6 +64,19 @@ static sy_status score_window(struct sy_engine *e, struct score *s, struct sy_er
     return st;
 }
 
+static sy_status open_reference(struct sy_args *a, struct sy_engine *e, struct sy_compare *c, struct sy_err *err)
+{
+    enum { ROWS = 64 };
+    struct sy_engine_opt o = sy_session_opt(a);
+    o.model = sy_checkpoint_path(sy_engine_checkpoint(e));
+    o.score_row_max = ROWS;
+    o.backend_opt.compute = SY_COMPUTE_F32;
+    o.backend_opt.kv_dtype = SY_KV_F32;
+    c->row = sy_arena_array(&a->arena, (size_t)ROWS * (size_t)sy_engine_plan(e)->info.n_vocab, sizeof *c->row);
+    if (!c->row) return sy_fail(err, SY_ENOMEM, "no memory for rows of logits");
+    return sy_engine_new(&a->app->env, &o, &c->ref, err);
+}
+
 /* Windows do not overlap; each starts with BOS where the tokenizer adds one. The first token of a window is given. */
 static sy_status score_text(struct sy_args *a, struct sy_engine *e, const struct sy_ids *ids, bool bos, int64_t *windows,
                             struct score *s, struct sy_err *err)
@@ -76,6 +94,7 @@ static sy_status score_text(struct sy_args *a, struct sy_engine *e, const struct
         for (int64_t i = 0; i < n; i++) window[i + bos] = ids->at[at + i];
         s->n = (int32_t)(n + bos);
         st = score_window(e, s, err);
+        if (!st && s->compare.ref) st = sy_compare_window(&s->compare, e, window, s->n, err);
         sy_progress_share(&bar, (double)(at + n) / (double)ids->n);
     }
     sy_progress_end(&bar);
@@ -94,18 +113,27 @@ static sy_status measure(struct sy_args *a, struct sy_engine *e, const char *tex
     if (!st) st = sy_tokenizer_encode(t, text, n, 0, &ids, err);
     if (!st) st = sy_tokenizer_encode(t, "", 0, SY_ENCODE_SPECIAL, &probe, err);
     bool bos = probe.n && probe.at[0] == sy_tokenizer_bos(t);
+    if (!st && sy_arg_on(a, "against-f32")) st = open_reference(a, e, &s.compare, err);
     if (!st) st = score_text(a, e, &ids, bos, &windows, &s, err);
+    sy_engine_free(s.compare.ref);
     if (!st && s.count < 2) st = sy_fail(err, SY_EARG, "--file: expected a text of a few tokens, found %zu", ids.n);
     sy_ids_release(&ids);
     sy_ids_release(&probe);
     if (st) return st;
     double count = (double)s.count, mean = s.sum / count;
     double error = exp(mean) * sqrt((s.sum2 / count - mean * mean) / (count - 1)); /* standard error, by the delta method */
-    if (sy_arg_on(a, "json"))
-        printf("{\"perplexity\":%.6f,\"error\":%.6f,\"nll\":%.8f,\"tokens\":%lld,\"windows\":%lld,\"ctx_size\":%d}\n", exp(mean),
-               error, mean, (long long)s.count, (long long)windows, sy_engine_plan(e)->ctx_len);
-    else
+    const struct sy_compare *c = &s.compare;
+    double kl = c->n ? c->kl_sum / (double)c->n : 0, same = c->n ? (double)c->n_same / (double)c->n : 0;
+    if (!sy_arg_on(a, "json")) {
         printf("%.4f +- %.4f over %lld tokens\n", exp(mean), error, (long long)s.count);
+        if (c->n)
+            printf("against f32: KL divergence mean %.5f, largest %.4f; same first token %.2f %%\n", kl, c->kl_max, 100 * same);
+        return SY_OK;
+    }
+    printf("{\"perplexity\":%.6f,\"error\":%.6f,\"nll\":%.8f,\"tokens\":%lld,\"windows\":%lld,\"ctx_size\":%d", exp(mean), error,
+           mean, (long long)s.count, (long long)windows, sy_engine_plan(e)->ctx_len);
+    if (c->n) printf(",\"kl_mean\":%.6e,\"kl_max\":%.6e,\"same_top\":%.6f", kl, c->kl_max, same);
+    puts("}");
     return SY_OK;
 }
 
