@@ -462,6 +462,7 @@ void http_connection(void *server, struct MHD_Connection *conn, void **context,
                            .tls = s->cert != NULL,
                            .over = n >= s->opt.connections_max};
         *context = (void *)((uintptr_t)slot + 1);
+        if (n == 0) work_wake(s);
     } else {
         uint32_t slot = (uint32_t)((uintptr_t)*context - 1);
         s->conn[slot].mhd = NULL;

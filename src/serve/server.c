@@ -128,7 +128,7 @@ sy_status sy_server_new(const struct sy_env *env, const struct sy_server_opt *o,
 {
     struct sy_server *s = sy_new(env, sizeof *s);
     if (!s) return sy_fail(err, SY_ENOMEM, "no memory for the server");
-    *s = (struct sy_server){.env = env, .opt = *o, .listen_fd = -1, .epoll_fd = -1, .quit_fd = -1};
+    *s = (struct sy_server){.env = env, .opt = *o, .listen_fd = -1, .epoll_fd = -1, .wake_fd = -1};
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->work_lock, NULL);
     pthread_cond_init(&s->work_news, NULL);

@@ -105,7 +105,7 @@ struct sy_server {
     pthread_cond_t work_news;
     struct req *work_first, *work_last;
     struct req *starved; /* the pump's: prompts are left, and the queue was full */
-    int epoll_fd, quit_fd;
+    int epoll_fd, wake_fd;
 };
 
 void req_ref(struct req *);
@@ -127,5 +127,6 @@ void route_metrics(struct sy_server *, struct sy_buf *);
 /* work.c */
 SY_CHECK sy_status work_start(struct sy_server *, struct sy_err *);
 void work_stop(struct sy_server *);
-void work_watch(struct req *);  /* its connection is looked at for hanging up */
-uint64_t work_received(int fd); /* bytes that have come over a TCP connection; 0: not known */
+void work_wake(struct sy_server *); /* the pump sleeps while there is no connection */
+void work_watch(struct req *);      /* its connection is looked at for hanging up */
+uint64_t work_received(int fd);     /* bytes that have come over a TCP connection; 0: not known */

@@ -13,7 +13,7 @@
 #include "serve/server_int.h"
 
 enum { EVENTS = 64, TICK_MS = 250 };
-static const uint64_t loop_event = UINT64_MAX, quit_event = UINT64_MAX - 1;
+static const uint64_t loop_event = UINT64_MAX, wake_event = UINT64_MAX - 1; /* no slot and generation */
 
 /* ---- workers ------------------------------------------------------------------------------------------------------------------ */
 
@@ -279,8 +279,11 @@ static void *pump(void *ctx)
         struct epoll_event e[EVENTS];
         bool watch = atomic_load(&s->n_conn) > 0 || s->starved || sy_loop_open(s->loop) > 0;
         int n = epoll_wait(s->epoll_fd, e, EVENTS, watch ? TICK_MS : -1);
-        for (int i = 0; i < n; i++)
-            if (e[i].data.u64 != loop_event && e[i].data.u64 != quit_event) hung_up(s, e[i].data.u64);
+        for (int i = 0; i < n; i++) {
+            uint64_t count;
+            if (e[i].data.u64 == wake_event) (void)!read(s->wake_fd, &count, sizeof count);
+            else if (e[i].data.u64 != loop_event) hung_up(s, e[i].data.u64);
+        }
         take_news(s);
         if (s->starved) feed_starved(s);
         uint64_t now = sy_now_ns(s->env);
@@ -304,8 +307,8 @@ static bool add_fd(struct sy_server *s, int fd, uint64_t what)
 sy_status work_start(struct sy_server *s, struct sy_err *err)
 {
     s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    s->quit_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (s->epoll_fd < 0 || s->quit_fd < 0 || !add_fd(s, s->quit_fd, quit_event) ||
+    s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (s->epoll_fd < 0 || s->wake_fd < 0 || !add_fd(s, s->wake_fd, wake_event) ||
         !add_fd(s, sy_loop_fd(s->loop), loop_event))
         return sy_fail(err, SY_EIO, "cannot watch the engine: %s", strerror(errno));
     int failed = 0;
@@ -318,11 +321,16 @@ sy_status work_start(struct sy_server *s, struct sy_err *err)
     return failed ? sy_fail(err, SY_EIO, "cannot start a thread: %s", strerror(failed)) : SY_OK;
 }
 
-void work_stop(struct sy_server *s)
+void work_wake(struct sy_server *s)
 {
     uint64_t one = 1;
+    (void)!write(s->wake_fd, &one, sizeof one);
+}
+
+void work_stop(struct sy_server *s)
+{
     atomic_store(&s->pump_quit, true);
-    if (s->quit_fd >= 0) (void)!write(s->quit_fd, &one, sizeof one);
+    if (s->wake_fd >= 0) work_wake(s);
     if (s->has_pump) pthread_join(s->pump, NULL);
     pthread_mutex_lock(&s->work_lock);
     s->work_quit = true;
@@ -330,5 +338,5 @@ void work_stop(struct sy_server *s)
     pthread_mutex_unlock(&s->work_lock);
     for (int i = 0; i < s->n_worker; i++) pthread_join(s->worker[i], NULL);
     if (s->epoll_fd >= 0) close(s->epoll_fd);
-    if (s->quit_fd >= 0) close(s->quit_fd);
+    if (s->wake_fd >= 0) close(s->wake_fd);
 }
