@@ -81,14 +81,15 @@ static sy_status read_vocab(struct load *l)
 
 /* ---- steps ------------------------------------------------------------------------------------------- */
 
-static sy_status add_replace(struct load *l, const char *from, const char *to)
+static sy_status add_replace(struct load *l, const char *from, const char *to, bool regex)
 {
     struct norm *m;
     sy_status st = sy_tokenizer_add_norm(l->t, NORM_REPLACE, &m, l->err);
     if (st != SY_OK) return st;
-    sy_rx_literal(&m->rx, from, strlen(from));
     m->text = to;
     m->n_text = strlen(to);
+    if (regex) return sy_rx_compile(&l->t->rx, from, strlen(from), &m->rx, l->err);
+    sy_rx_literal(&m->rx, from, strlen(from));
     return SY_OK;
 }
 
@@ -178,7 +179,7 @@ static sy_status load_llama(struct load *l)
     l->t->bpe.byte_fallback = true;
     sy_status st = copy_scores(l);
     if (st == SY_OK && prefix) st = add_prepend(l);
-    if (st == SY_OK) st = add_replace(l, " ", MARK);
+    if (st == SY_OK) st = add_replace(l, " ", MARK, false);
     if (st == SY_OK) st = spaces_decoder(l, prefix);
     return st == SY_OK ? wrap(l, flag_or(l->g->add_bos, true), flag_or(l->g->add_eos, false)) : st;
 }
@@ -211,7 +212,7 @@ static sy_status load_gemma4(struct load *l)
     l->t->bpe.unk = l->unk;
     l->t->bpe.fuse_unk = l->t->bpe.byte_fallback = l->t->bpe.whole_newlines = true;
     sy_status st = read_merges(l);
-    if (st == SY_OK) st = add_replace(l, " ", MARK);
+    if (st == SY_OK) st = add_replace(l, " ", MARK, false);
     if (st == SY_OK) st = add_split(l, "[^\\n]+|\\n+");
     if (st == SY_OK) st = spaces_decoder(l, false);
     return st == SY_OK ? wrap(l, flag_or(l->g->add_bos, true), flag_or(l->g->add_eos, false)) : st;
@@ -219,35 +220,25 @@ static sy_status load_gemma4(struct load *l)
 
 static sy_status load_t5(struct load *l)
 {
+    bool prefix = flag_or(l->g->add_space_prefix, true);
+    struct norm *m;
     l->t->kind = MODEL_UNIGRAM;
     l->t->unigram.unk = l->unk;
-    struct norm *m;
-    struct pre *p;
-    struct dec_op *o;
+    l->t->unigram.single = true;
     sy_status st = copy_scores(l);
     if (st == SY_OK && l->g->charsmap) {
         st = sy_tokenizer_add_norm(l->t, NORM_PRECOMPILED, &m, l->err);
         if (st == SY_OK) m->longest = true;
         if (st == SY_OK) st = sy_norm_use_charsmap(l->t, m, l->g->charsmap, l->g->n_charsmap, l->err);
     }
-    if (st == SY_OK && flag_or(l->g->remove_extra_whitespaces, false)) {
-        st = sy_tokenizer_add_norm(l->t, NORM_STRIP, &m, l->err);
-        if (st == SY_OK) m->left = m->right = true;
-        if (st == SY_OK) st = add_replace(l, " ", " ");
-        if (st == SY_OK) st = sy_rx_compile(&l->t->rx, " {2,}", 5, &l->t->norm[l->t->n_norm - 1].rx, l->err);
+    if (st == SY_OK && flag_or(l->g->remove_extra_whitespaces, false)) { /* U+0020 alone is white space here */
+        st = add_replace(l, "\\A +|[ \\u2581]+\\z", "", true);
+        if (st == SY_OK) st = add_replace(l, " {2,}", " ", true);
     }
-    if (st == SY_OK) st = sy_tokenizer_add_pre(l->t, PRE_METASPACE, &p, l->err);
-    if (st == SY_OK) {
-        memcpy(p->mark, MARK, strlen(MARK));
-        p->n_mark = strlen(MARK);
-        p->scheme = flag_or(l->g->add_space_prefix, true) ? PREPEND_ALWAYS : PREPEND_NEVER;
-        st = sy_tokenizer_add_op(l->t, DEC_METASPACE, &o, l->err);
-    }
-    if (st != SY_OK) return st;
-    *o = (struct dec_op){
-        .kind = DEC_METASPACE, .from = MARK, .n_from = strlen(MARK), .drop_first = p->scheme == PREPEND_ALWAYS};
-    l->t->dec.n_before = 1;
-    return wrap(l, flag_or(l->g->add_bos, false), flag_or(l->g->add_eos, true));
+    if (st == SY_OK && prefix) st = add_prepend(l);
+    if (st == SY_OK) st = add_replace(l, " ", MARK, false);
+    if (st == SY_OK) st = spaces_decoder(l, prefix);
+    return st == SY_OK ? wrap(l, flag_or(l->g->add_bos, false), flag_or(l->g->add_eos, true)) : st;
 }
 
 static sy_status load_bert(struct load *l)

@@ -19,12 +19,13 @@ enum {
 
 /* ---- tables (vocab.c) -------------------------------------------------------------------------------- */
 
-enum token_flags {                    /* of a text, and of an id */
-                   TOKEN_MODEL = 1,   /* the model may produce it                                                 */
-                   TOKEN_SPECIAL = 2, /* a control token: never produced by the model, left out by skip_special   */
-                   TOKEN_ADDED = 4,
-                   TOKEN_BYTE = 8, /* decodes to the single byte in its piece                                  */
-                   TOKEN_TWO = 16, /* the id belongs to a text of the model and to an added token's            */
+/* Of a text, and of an id. */
+enum token_flags {
+    TOKEN_MODEL = 1,   /* the model may produce it */
+    TOKEN_SPECIAL = 2, /* a control token: never produced by the model, left out by skip_special */
+    TOKEN_ADDED = 4,
+    TOKEN_BYTE = 8, /* decodes to the single byte in its piece */
+    TOKEN_TWO = 16, /* the id belongs to a text of the model and to an added token's */
 };
 struct token_text {
     uint32_t off, len; /* of vocab.text; off == UINT32_MAX: there is no such id */
@@ -232,6 +233,7 @@ struct unigram {
     double unk_score;
     int32_t unk; /* -1: none */
     bool byte_fallback;
+    bool single; /* add up in single precision, as sentencepiece: it decides between equals */
 };
 SY_CHECK sy_status sy_unigram_finish(struct sy_tokenizer *, struct sy_err *);
 SY_CHECK sy_status sy_unigram_encode(struct work *, const char *s, size_t n, struct sy_err *);

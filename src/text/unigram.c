@@ -30,7 +30,7 @@ sy_status sy_unigram_finish(struct sy_tokenizer *t, struct sy_err *err)
         if (!any || u->score[id] < least) least = u->score[id];
         any = true;
     }
-    u->unk_score = least - UNK_PENALTY;
+    u->unk_score = u->single ? (float)(least - UNK_PENALTY) : least - UNK_PENALTY;
     for (uint32_t at = 0; sy_vocab_next(v, &at, &e);) n_bytes += flags_usable(e.flags) ? e.n : 0;
     sy_status st = sy_trie_init(&u->trie, t->env, n_bytes, err);
     for (uint32_t at = 0; st == SY_OK && sy_vocab_next(v, &at, &e);)
@@ -38,8 +38,9 @@ sy_status sy_unigram_finish(struct sy_tokenizer *t, struct sy_err *err)
     return st;
 }
 
-static void reach(struct best *b, double score, size_t from, int32_t id)
+static void reach(const struct unigram *u, struct best *b, double score, size_t from, int32_t id)
 {
+    if (u->single) score = (float)score;
     if (b->id < 0 || score > b->score) *b = (struct best){score, (uint32_t)from, id};
 }
 
@@ -54,12 +55,12 @@ static bool viterbi(const struct unigram *u, const char *s, size_t n, struct bes
         for (size_t k = i; k < n && (node = sy_trie_step(&u->trie, node, (unsigned char)s[k])) != 0; k++) {
             int32_t id = u->trie.value[node];
             if (id < 0) continue;
-            reach(&best[k + 1], best[i].score + u->score[id], i, id);
+            reach(u, &best[k + 1], best[i].score + u->score[id], i, id);
             if (k + 1 == i + len) single = true;
         }
         if (single) continue;
         if (u->unk < 0) return false;
-        reach(&best[i + len], best[i].score + u->unk_score, i, u->unk);
+        reach(u, &best[i + len], best[i].score + u->unk_score, i, u->unk);
     }
     return true;
 }
