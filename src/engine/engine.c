@@ -99,7 +99,10 @@ static sy_status make_plan(struct sy_engine *e, const struct sy_engine_opt *o, s
     if (st) return st;
     int64_t block_bytes = e->ops->kv_block_bytes(e->backend, e->graph, p->block_len);
     int64_t n_block = 1 + (int64_t)p->seq_max * per_seq;
-    if (o->kv_bytes_max > 0 && n_block * block_bytes > o->kv_bytes_max) n_block = o->kv_bytes_max / block_bytes;
+    if (o->kv_bytes_max > 0 && n_block > o->kv_bytes_max / block_bytes) n_block = o->kv_bytes_max / block_bytes;
+    if ((double)n_block * (double)block_bytes > 1e15)
+        return sy_fail(err, SY_ENOMEM, "%d sequences of %d tokens need a KV cache of %.0f GB; lower --max-seqs or --ctx-size",
+                       p->seq_max, p->ctx_len, (double)n_block * (double)block_bytes / 1e9);
     if (n_block < 1 + per_seq)
         return sy_fail(err, SY_ENOMEM,
                        "--kv-memory: one sequence of %d tokens needs %lld bytes, the limit is %lld; raise it or lower --ctx-size",

@@ -106,12 +106,11 @@ static double log_sum_exp(const float *x, int32_t n, float max)
     return (double)max + log(sum);
 }
 
-/* Probabilities of c[0..n), c[0] the most likely; returns their number after min-p. */
-static void softmax(struct cand *c, int32_t n, float temperature)
+static void softmax(struct cand *c, int32_t n, float max, float temperature)
 {
     double sum = 0;
     for (int32_t i = 0; i < n; i++) {
-        double e = exp(((double)c[i].logit - (double)c[0].logit) / (double)temperature);
+        double e = exp(((double)c[i].logit - (double)max) / (double)temperature);
         c[i].p = (float)e;
         sum += e;
     }
@@ -134,19 +133,62 @@ static int32_t typical(struct cand *c, int32_t n, float p)
     return keep;
 }
 
+static void swap(struct cand *c, int32_t i, int32_t j)
+{
+    struct cand t = c[i];
+    c[i] = c[j];
+    c[j] = t;
+}
+
+/* Splits c[lo, hi) by the middle one of three: those before it come first. Returns where it stands. */
+static int32_t split(struct cand *c, int32_t lo, int32_t hi)
+{
+    int32_t mid = lo + (hi - lo) / 2, last = hi - 1, at = lo;
+    if (before(&c[mid], &c[lo])) swap(c, mid, lo);
+    if (before(&c[last], &c[lo])) swap(c, last, lo);
+    if (before(&c[last], &c[mid])) swap(c, last, mid);
+    swap(c, mid, last);
+    for (int32_t i = lo; i < last; i++)
+        if (before(&c[i], &c[last])) swap(c, i, at++);
+    swap(c, at, last);
+    return at;
+}
+
+/* The fewest candidates, most likely first, that hold `share` of the mass: moved to the front, their number returned. A
+ * quickselect by mass, so the order within them is of no use to anybody. Rounds are bounded: what is left is sorted. */
+static int32_t nucleus(struct cand *c, int32_t n, double share)
+{
+    double want = 0, mass = 0;
+    for (int32_t i = 0; i < n; i++) want += share * (double)c[i].p;
+    int32_t lo = 0, hi = n;
+    for (int round = 0; hi - lo > 32 && round < 60; round++) {
+        int32_t at = split(c, lo, hi);
+        double left = 0;
+        for (int32_t i = lo; i <= at; i++) left += (double)c[i].p;
+        if (mass + left >= want) {
+            hi = at + 1;
+            if (at + 1 - lo == 1) break;
+        } else {
+            mass += left;
+            lo = at + 1;
+        }
+    }
+    top_k(c + lo, hi - lo, hi - lo);
+    while (lo < hi && (lo == 0 || mass < want)) mass += (double)c[lo++].p;
+    return lo;
+}
+
+/* c[0..n) in any order on entry; what is left stands first. */
 static int32_t truncate_tail(const struct sy_sampling *s, struct cand *c, int32_t n)
 {
     if (s->typical_p > 0 && s->typical_p < 1) n = typical(c, n, s->typical_p);
-    if (s->top_p > 0 && s->top_p < 1) {
-        double total = 0, mass = 0;
-        for (int32_t i = 0; i < n; i++) total += (double)c[i].p;
-        int32_t keep = 0;
-        while (keep < n && (keep == 0 || mass < (double)s->top_p * total)) mass += (double)c[keep++].p;
-        n = keep;
-    }
+    if (s->top_p > 0 && s->top_p < 1) n = nucleus(c, n, (double)s->top_p);
     if (s->min_p > 0) {
-        int32_t keep = 1;
-        while (keep < n && c[keep].p >= s->min_p * c[0].p) keep++;
+        float best = 0;
+        int32_t keep = 0;
+        for (int32_t i = 0; i < n; i++) best = c[i].p > best ? c[i].p : best;
+        for (int32_t i = 0; i < n; i++)
+            if (c[i].p >= s->min_p * best) c[keep++] = c[i];
         n = keep;
     }
     return n;
@@ -216,8 +258,8 @@ void sy_sample_draw(const struct sy_sample_in *in, void *scratch, struct sy_samp
         for (int32_t i = 0; i < live; i++)
             if (c[i].logit >= floor_at) c[near++] = c[i];
         int32_t k = s->top_k > 0 && s->top_k < near ? s->top_k : near;
-        top_k(c, near, k);
-        softmax(c, k, s->temperature);
+        if (k < near) top_k(c, near, k);
+        softmax(c, k, max, s->temperature);
         out->id = draw(c, truncate_tail(s, c, k), s->seed, in->draw);
     }
     if (s->n_logprob >= 0) logprobs(x, n, s->n_logprob, c, max, out);
