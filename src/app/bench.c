@@ -4,89 +4,12 @@
 #include "app/bench/bench.h"
 #include "app/session/session.h"
 
-static const char *const schedulings[] = {"continuous", "static", NULL};
-static const struct sy_flag flags[] = {
-    {.name = "model",
-     .letter = 'm',
-     .kind = SY_FLAG_TEXT,
-     .arg = "MODEL",
-     .help = "offline, replay: the model, as for 'systole run'"},
-    {.name = "input-len",
-     .kind = SY_FLAG_INT,
-     .arg = "N",
-     .lo = 1,
-     .hi = 16777216,
-     .number = 128,
-     .help = "tokens of a prompt"},
-    {.name = "output-len",
-     .kind = SY_FLAG_INT,
-     .arg = "N",
-     .lo = 1,
-     .hi = 16777216,
-     .number = 128,
-     .help = "tokens of an answer"},
-    {.name = "batch",
-     .kind = SY_FLAG_TEXT,
-     .arg = "LIST",
-     .otherwise = "1,2,4,8,16,32,64",
-     .help = "offline: batch sizes; 1,2,..,64 doubles"},
-    {.name = "repeat",
-     .kind = SY_FLAG_INT,
-     .arg = "N",
-     .lo = 1,
-     .hi = 1000,
-     .number = 3,
-     .help = "offline: runs, of which the median counts"},
-    {.name = "scheduling",
-     .kind = SY_FLAG_CHOICE,
-     .choices = schedulings,
-     .otherwise = "continuous",
-     .help = "offline, replay: static fills a batch and waits until its last request ends"},
-    {.name = "mixed",
-     .kind = SY_FLAG_SWITCH,
-     .help = "offline: compare continuous with static batching on requests of mixed lengths"},
-    {.name = "random-range",
-     .kind = SY_FLAG_NUM,
-     .arg = "R",
-     .lo = 0,
-     .hi = 1,
-     .otherwise = "0.8; with --mixed 0.1",
-     .help = "lengths are drawn from R * N to N"},
-    {.name = "num-prompts",
-     .kind = SY_FLAG_INT,
-     .arg = "N",
-     .lo = 1,
-     .hi = 10000000,
-     .otherwise = "with --mixed 4 times the batch",
-     .help = "requests"},
-    {.name = "trace", .kind = SY_FLAG_TEXT, .arg = "FILE", .help = "replay: what 'systole serve --trace' recorded"},
-    {.name = "seed",
-     .kind = SY_FLAG_INT,
-     .arg = "N",
-     .lo = 0,
-     .hi = 9007199254740992.0,
-     .help = "of everything that is random"},
-    {.name = "json", .kind = SY_FLAG_TEXT, .arg = "FILE", .help = "write the results as JSON ('-': standard output)"},
-    {.name = "price",
-     .kind = SY_FLAG_NUM,
-     .arg = "DOLLARS",
-     .lo = 0,
-     .hi = 1e6,
-     .help =
-         "offline, serve: dollars a chip costs an hour: prints what tokens cost, and which points no other beats"},
-    {.name = "chips",
-     .kind = SY_FLAG_INT,
-     .arg = "N",
-     .lo = 1,
-     .hi = 1e6,
-     .number = 1,
-     .help = "chips that the price is paid for"},
-    {0},
-};
 static const struct sy_example examples[] = {
     {"systole bench offline -m model.gguf --batch 1,2,..,64 --input-len 128 --output-len 64",
      "tokens/s by batch size"},
     {"systole bench offline -m model.gguf --mixed --batch 32", "what continuous batching is worth"},
+    {"systole bench serve --url http://127.0.0.1:8080 --concurrency 1,4,16,64", "what users of a server see"},
+    {"systole bench serve --url http://127.0.0.1:8080 --rate 2,4 --endpoint chat --json out.json", "open loop, chat"},
     {"systole bench replay --trace trace.jsonl -m model.gguf", "a recorded run again, step for step"},
     {0},
 };
@@ -105,6 +28,11 @@ static const struct mode modes[] = {
      " model trace json scheduling ctx-size backend threads block-size max-seqs max-batched-tokens kv-dtype compute "
      "kv-memory ",
      sy_bench_replay},
+    {"serve", " url ",
+     " url model concurrency rate input-len output-len random-range dataset trace num-prompts warmups endpoint "
+     "api-key text"
+     " vocab-size timeout field seed json price chips ",
+     sy_bench_serve},
 };
 
 static bool listed(const char *list, const char *name)
@@ -147,11 +75,13 @@ const struct sy_command sy_cmd_bench = {
     .help = "measure speed: engine, kernels, servers; replay a trace",
     .about = "offline  measures the engine without a server: prefill and decode by batch size, beside what the "
              "memory allows.\n"
+             "serve    puts a load on a server that speaks OpenAI's API, in closed loop (--concurrency) or open loop "
+             "(--rate).\n"
              "replay   runs a recorded trace again and compares every step.",
     .operands = "MODE",
     .n_operand_min = 1,
     .n_operand_max = 1,
-    .flags = {flags, sy_flags_ctx, sy_flags_engine},
+    .flags = {sy_flags_bench, sy_flags_ctx, sy_flags_engine},
     .examples = examples,
     .run = run,
 };

@@ -6,14 +6,8 @@
  * round the batch sizes so that a machine that changes its mind does so for all of them. */
 #pragma once
 #include "bench/stats.h"
+#include "bench/watch.h"
 #include "engine/engine.h"
-
-/* How a long measurement talks to whoever waits for it. Both may be NULL. */
-struct sy_watch {
-    void (*progress)(void *ctx, double done); /* 0..1 */
-    bool (*stop)(void *ctx);                  /* asked between steps: the measurement then fails with SY_EIO */
-    void *ctx;
-};
 
 struct sy_offline_opt {
     const int32_t *batch;

@@ -5,7 +5,8 @@
  * Answers end at their recorded lengths. Each step is compared with its record: who was in it, in which order, with
  * how many tokens. Thread: the caller's. */
 #pragma once
-#include "bench/offline.h"
+#include "bench/watch.h"
+#include "engine/engine.h"
 
 struct sy_trace; /* an open record */
 /* Reads the whole file once: it must be well-formed, every number in its range. */

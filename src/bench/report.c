@@ -147,7 +147,8 @@ static const struct sy_point *next_best(const struct sy_point *p, size_t n, bool
 
 static void print_frontier(const struct sy_point *p, size_t n, const char *what, bool e2e, struct sy_buf *b)
 {
-    sy_buf_printf(b, "\ncost against %s (%ss that no other beats):\n", e2e ? "E2E" : "interactivity", what);
+    sy_buf_printf(b, "\ncost against %s, where no other %s is better in both:\n", e2e ? "E2E" : "interactivity",
+                  what);
     sy_buf_printf(b, "%12s %14s %12s %12s %12s %14s\n", what, e2e ? "E2E s" : "tok/s/user", "$/M total", "$/M input",
                   "$/M output", "tokens/$");
     const struct sy_point *at = NULL;

@@ -8,11 +8,13 @@ sy_status sy_bench_kernels(struct sy_args *, struct sy_err *);
 sy_status sy_bench_offline(struct sy_args *, struct sy_err *);
 sy_status sy_bench_replay(struct sy_args *, struct sy_err *);
 sy_status sy_bench_serve(struct sy_args *, struct sy_err *);
+extern const struct sy_flag sy_flags_bench[];
 
 /* "1,2,4" of numbers within lo..hi; ".." after two of them goes on as they began, by doubling or in steps, up to the
  * one that follows: 1,2,..,64 and 16,32,..,128 double, 10,15,..,30 counts in fives. In the arguments' arena. */
 SY_CHECK sy_status sy_bench_list(struct sy_args *, const char *flag, const char *text, double lo, double hi,
                                  bool whole, double **out, size_t *n, struct sy_err *);
+uint64_t sy_bench_seed(uint64_t seed, uint64_t i); /* the i-th of the seeds that one gives */
 struct sy_price sy_bench_price(const struct sy_args *);
 /* Progress goes to the bar, Ctrl-C stops. Hold the interrupt while it is used. */
 struct sy_bench_watcher {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "app/bench/bench.h"
+#include "base/rng.h"
 
 enum { LIST_MAX = 1000 };
 
@@ -56,6 +57,8 @@ sy_status sy_bench_list(struct sy_args *a, const char *flag, const char *text, d
     *out = v;
     return SY_OK;
 }
+
+uint64_t sy_bench_seed(uint64_t seed, uint64_t i) { return sy_rng_u64(seed, i); }
 
 struct sy_price sy_bench_price(const struct sy_args *a)
 {
