@@ -9,7 +9,7 @@ enum {
     PATTERN_BYTES_MAX = 1 << 16,
     HEAP_KIB_MAX = 256 << 10, /* of the interpreter's backtracking frames  */
     JIT_STACK_MAX = 64 << 20,
-    WINDOW_WORK = 1 << 26, /* start positions x text length per PCRE2 call */
+    WINDOW_WORK = 1 << 22, /* start positions x text length per PCRE2 call */
     WINDOW_MIN = 64,
 };
 
@@ -82,10 +82,10 @@ sy_status sy_rx_work_init(struct rx_work *w, const struct rx_env *e, size_t n_te
         return sy_fail(err, SY_ENOMEM, "no memory for matching");
     }
     /* A published pattern gives back at most the run it has taken: a few steps per character. */
-    size_t steps = 100000 + 8 * n_text;
+    size_t steps = 20000 + 8 * n_text;
     pcre2_set_match_limit(w->context, steps < UINT32_MAX ? (uint32_t)steps : UINT32_MAX);
     pcre2_set_heap_limit(w->context, HEAP_KIB_MAX);
-    w->deadline_ns = sy_now_ns(e->env) + 10000000000u + 20000u * (uint64_t)n_text;
+    w->deadline_ns = sy_now_ns(e->env) + 2000000000u + 20000u * (uint64_t)n_text;
     return SY_OK;
 }
 
@@ -136,15 +136,15 @@ static sy_status search(struct rx_work *w, const struct rx_walk *k, bool *found,
             *found = true;
             *lo = o[0];
             *hi = o[1];
-            return SY_OK;
+        } else if (rc != PCRE2_ERROR_NOMATCH) {
+            return match_failed(rc, k->n, err);
         }
-        if (rc != PCRE2_ERROR_NOMATCH) return match_failed(rc, k->n, err);
-        if (window >= rest) return SY_OK;
-        at += window + 1;
-        while (at < k->n && ((unsigned char)k->s[at] & 0xc0) == 0x80) at++;
         if (++w->calls % 64 == 0 && sy_now_ns(w->env->env) > w->deadline_ns)
             return sy_fail(err, SY_ENOSUP, "the tokenizer's regular expression takes too long on a text of %zu bytes",
                            k->n);
+        if (*found || window >= rest) break;
+        at += window + 1;
+        while (at < k->n && ((unsigned char)k->s[at] & 0xc0) == 0x80) at++;
     }
     return SY_OK;
 }
@@ -159,7 +159,10 @@ static size_t next_char(const char *s, size_t n, size_t at)
 sy_status sy_rx_next(struct rx_work *w, struct rx_walk *k, bool *found, size_t *lo, size_t *hi, struct sy_err *err)
 {
     if (!k->rx->code) {
-        const char *p = memmem(k->s + k->at, k->n - k->at, k->rx->text, k->rx->n_text);
+        const char *from = k->s + k->at;
+        size_t rest = k->n - k->at;
+        const char *p =
+            k->rx->n_text == 1 ? memchr(from, k->rx->text[0], rest) : memmem(from, rest, k->rx->text, k->rx->n_text);
         *found = p != NULL;
         if (!p) return SY_OK;
         *lo = (size_t)(p - k->s);

@@ -4,6 +4,9 @@
 
 enum { TOKENS_MAX = 400 };
 #define MARK "\xe2\x96\x81"
+#define SPACE_AB                                                                                                     \
+    "\xc4\xa0"                                                                                                       \
+    "ab"
 
 struct made {
     struct sy_gguf_vocab g;
@@ -114,21 +117,8 @@ static void sentencepiece(void **state)
 
 static struct made *made_gpt2(const char *pre)
 {
-    static const char *const tokens[] = {"a",
-                                         "b",
-                                         "1",
-                                         "\xc4\xa0",
-                                         "\xc3\x83",
-                                         "\xc2\xa9",
-                                         "ab",
-                                         "\xc4\xa0"
-                                         "ab",
-                                         "11",
-                                         "\xc4\x8a",
-                                         "'",
-                                         "s",
-                                         "'s",
-                                         "abab"};
+    static const char *const tokens[] = {"a",      "b",  "1",        "\xc4\xa0", "\xc3\x83", "\xc2\xa9", "ab",
+                                         SPACE_AB, "11", "\xc4\x8a", "'",        "s",        "'s",       "abab"};
     struct made *m = begin("gpt2", pre);
     for (size_t i = 0; i < SY_COUNT(tokens); i++) add(m, tokens[i], 1, 0);
     add(m, "<|end|>", 3, 0); /* 14 */
