@@ -40,6 +40,7 @@ static bool eval_concat(struct run *r, struct frame *f, const struct node *n, st
         if (!sy_tpl_eval(r, f, n->kid[i], &v) || !sy_tpl_str(r, &v, &s) || !(all = sy_tpl_concat(r, all, s)))
             return false;
     }
+    if (all->markup && !(all = sy_tpl_marked(r, all, false))) return false;
     *out = sy_tpl_of_str(all);
     return true;
 }
@@ -122,6 +123,7 @@ static bool star_kwargs(struct run *r, const struct val *v, struct args *args, s
     for (size_t i = 0; i < d->n; i++) {
         if (d->at[i].key.kind != V_STR) return sy_tpl_fail(r, SY_EARG, "** needs a dict whose keys are strings");
         const struct str *name = d->at[i].key.s;
+        if (!sy_tpl_spend(r, n_own / 4)) return false;
         for (size_t k = 0; k < n_own; k++)
             if (kw[k].name->n == name->n && !memcmp(kw[k].name->at, name->at, name->n))
                 return sy_tpl_fail(r, SY_EARG, "the argument '%.*s' is given twice",

@@ -112,6 +112,7 @@ static bool bind_named(struct run *r, const struct node *def, struct frame *f, c
     for (size_t k = 0; k < args->n_kw; k++) {
         const struct named *a = &args->kw[k];
         size_t i = args->n < def->n_kw ? args->n : def->n_kw;
+        if (!sy_tpl_spend(r, def->n_kw / 4)) return false;
         while (i < def->n_kw &&
                (def->kw[i].name->n != a->name->n || memcmp(def->kw[i].name->at, a->name->at, a->name->n)))
             i++;

@@ -4,6 +4,8 @@
 
 #include "text/template_int.h"
 
+enum { ARGS_MAX = 1000 }; /* named arguments of one call */
+
 struct node *sy_tpl_node(struct parser *p, enum node_kind kind, int line)
 {
     struct node *n = sy_tpl_alloc(p->c, 1, sizeof *n);
@@ -159,14 +161,17 @@ static bool argument(struct parser *p, struct node *call)
         if (!bad && (!(call->c = sy_tpl_expression(p, true)) || !sy_tpl_grow(p, call, call->c))) return false;
     } else if (t->kind == T_NAME && t[1].kind == T_ASSIGN) {
         p->tok += 2;
-        bad = call->c;
+        bad = call->c || call->n_kw == ARGS_MAX;
         for (size_t i = 0; i < call->n_kw; i++) bad |= sy_tpl_is_name(t, call->kw[i].name->at);
         if (!bad && !keyword(p, call, sy_tpl_literal(p->c, t->at, t->n), sy_tpl_expression(p, true))) return false;
     } else {
         bad = call->b || call->c || call->n_kw;
         if (!bad && !sy_tpl_kid(p, call, sy_tpl_expression(p, true))) return false;
     }
-    return !bad || sy_tpl_error(p->c, SY_EFORMAT, t->line, "an argument stands where none may, or is given twice");
+    return !bad || sy_tpl_error(p->c, SY_EFORMAT, t->line,
+                                "an argument stands where none may, is given twice, or is "
+                                "one of more than %d",
+                                ARGS_MAX);
 }
 
 static bool arguments(struct parser *p, struct node *call)

@@ -195,11 +195,7 @@ static bool f_forceescape(struct run *r, const struct val *arg, struct val *out)
 static bool f_safe(struct run *r, const struct val *arg, struct val *out)
 {
     const struct str *s;
-    struct str *copy = sy_tpl_get(r, 1, sizeof *copy);
-    if (!copy || !sy_tpl_str(r, &arg[0], &s)) return false;
-    *copy = *s;
-    copy->markup = true;
-    return give(copy, out);
+    return sy_tpl_str(r, &arg[0], &s) && give(sy_tpl_marked(r, s, true), out);
 }
 
 static bool quote(struct run *r, struct store *st, const struct val *v, bool query)

@@ -1,12 +1,12 @@
-/* template_filter_seq.c - jinja2's filters over sequences. Those that are generators there give a V_ITER here: made at
- * once, but used up by whoever walks over it, without a length, and failing for whoever gets to where it failed. */
+/* template_filter_seq.c - jinja2's filters over sequences. Those that are generators there give a V_ITER here: made
+ * at once, but used up by whoever walks over it, without a length, and failing for whoever gets to where it failed. */
 #include <string.h>
 
 #include "text/template_int.h"
 
 static bool given(const struct val *v) { return v->kind != V_MISSING && v->kind != V_NONE; }
 
-/* A generator of what `l` got before it was full or, if not `good`, before something failed. depth: as it was then. */
+/* A generator of what `l` got before it was full or, if not `good`, before something failed. depth: as before. */
 static bool generator(struct run *r, bool good, struct list *l, int depth, bool taint, struct val *out)
 {
     static const char what[] = "generator";

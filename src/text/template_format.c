@@ -19,7 +19,7 @@ struct spec {
     int64_t width, precision; /* -1: none */
 };
 
-/* Reads digits at s[*i]; false when there are none. Numbers beyond the limit read as beyond it, and are refused later. */
+/* Reads digits at s[*i]; false when there are none. What is beyond the limit reads so, and is refused later. */
 static bool read_number(const struct str *s, size_t *i, int64_t *v)
 {
     size_t from = *i;
@@ -77,17 +77,14 @@ static bool group_digits(const char *digits, size_t every, char sep, char *out, 
 static bool put_int(struct run *r, struct store *to, const struct spec *f, __int128 v, bool trusted)
 {
     unsigned base = f->type == 'x' || f->type == 'X' ? 16 : f->type == 'o' ? 8 : f->type == 'b' ? 2 : 10;
-    char raw[136], text[PRECISION_MAX + 136] = "", grouped[2 * sizeof text];
-    sy_tpl_int_text(v, base, f->type == 'X', raw);
-    char *digits = raw + (v < 0);
-    int64_t zeros = f->precision - (int64_t)strlen(digits);
+    char raw[136], text[PRECISION_MAX + 136], grouped[2 * sizeof text];
+    size_t n = sy_tpl_int_text(v, base, f->type == 'X', raw) - (v < 0), zeros = 0;
     if (f->precision > PRECISION_MAX) return sy_tpl_fail(r, SY_EARG, "a precision above %d", PRECISION_MAX);
-    for (int64_t i = 0; i < zeros; i++) text[i] = '0';
-    strcat(text, digits);
-    const char *mark = !f->alt || base == 10 ? ""
-                       : base == 16          ? (f->type == 'X' ? "0X" : "0x")
-                       : base == 8           ? "0o"
-                                             : "0b";
+    if (f->precision > (int64_t)n) zeros = (size_t)f->precision - n;
+    memset(text, '0', zeros);
+    memcpy(text + zeros, raw + (v < 0), n + 1);
+    const char *mark = "";
+    if (f->alt && base != 10) mark = base == 8 ? "0o" : base == 2 ? "0b" : f->type == 'X' ? "0X" : "0x";
     if (!f->comma && !f->under) return put_digits(r, to, f, v < 0, mark, text, trusted);
     group_digits(text, base == 10 ? 3 : 4, f->comma ? ',' : '_', grouped, sizeof grouped);
     return put_digits(r, to, f, v < 0, mark, grouped, trusted);
@@ -99,18 +96,20 @@ static bool put_float(struct run *r, struct store *to, const struct spec *f, dou
     char type = f->type ? f->type : 'g';
     bool percent = type == '%', upper = isupper((unsigned char)type);
     int precision = f->precision < 0 ? 6 : (int)f->precision;
+    size_t n;
     if (f->precision > PRECISION_MAX) return sy_tpl_fail(r, SY_EARG, "a precision above %d", PRECISION_MAX);
     if (percent) v *= 100;
     if (!isfinite(v)) {
-        snprintf(text, sizeof text, "%s", isnan(v) ? (upper ? "NAN" : "nan") : upper ? "INF" : "inf");
+        n = (size_t)snprintf(text, sizeof text, "%s", isnan(v) ? (upper ? "NAN" : "nan") : upper ? "INF" : "inf");
     } else if (!f->type && f->precision < 0) {
-        sy_tpl_float_text(fabs(v), text);
+        n = sy_tpl_float_text(fabs(v), text);
     } else {
         snprintf(fmt, sizeof fmt, "%%%s.*%c", f->alt ? "#" : "", percent ? 'f' : type == 'n' ? 'g' : type);
-        snprintf(text, sizeof text, fmt, precision, fabs(v));
-        if (!f->type && !strpbrk(text, ".e")) strcat(text, ".0"); /* a float without type still looks like one */
+        n = (size_t)snprintf(text, sizeof text, fmt, precision, fabs(v));
+        if (!f->type && !strpbrk(text, ".e")) /* a float without type still looks like one */
+            n += (size_t)snprintf(text + n, sizeof text - n, ".0");
     }
-    if (percent) strcat(text, "%");
+    if (percent) snprintf(text + n, sizeof text - n, "%%");
     bool minus = signbit(v) && !isnan(v);
     if (!f->comma && !f->under) return put_digits(r, to, f, minus, "", text, trusted);
     group_digits(text, 3, f->comma ? ',' : '_', grouped, sizeof grouped);

@@ -1,4 +1,4 @@
-/* template_method.c - the methods of Python's str. Texts are counted in code points; parts of a text are views of it. */
+/* template_method.c - the methods of Python's str. Texts are counted in code points; parts of one are views of it. */
 #include <string.h>
 
 #include "text/template_int.h"
@@ -34,7 +34,7 @@ static const char *const classes[] = {"isalnum", "isalpha",   "isascii",     "is
 
 static bool m_is(struct run *r, int op, const struct val *arg, struct val *out)
 {
-    sy_tpl_cost(r, arg[0].s->n / 4);
+    sy_tpl_cost(r, arg[0].s->n / 2);
     *out = sy_tpl_bool(sy_tpl_is_class(arg[0].s, classes[op]), sy_tpl_tainted(&arg[0]));
     return true;
 }
@@ -86,12 +86,11 @@ static bool cuts_list(struct run *r, const struct str *s, const struct cuts *c, 
 static size_t rfind(struct run *r, const struct str *s, const struct str *what, size_t end)
 {
     if (what->n > end) return SIZE_MAX;
-    for (size_t i = end - what->n + 1; i-- > 0;) {
-        sy_tpl_cost(r, (i & 15) == 0);
-        if (s->at[i] == what->at[0] && !memcmp(s->at + i, what->at, what->n)) {
-            sy_tpl_cost(r, what->n / 16);
-            return i;
-        }
+    for (size_t i = end - what->n + 1; i-- > 0 && r->steps_left;) {
+        sy_tpl_cost(r, (i & 3) == 0);
+        if (s->at[i] != what->at[0]) continue;
+        sy_tpl_cost(r, what->n / 32);
+        if (!memcmp(s->at + i, what->at, what->n)) return i;
     }
     return SIZE_MAX;
 }
@@ -193,7 +192,7 @@ static bool m_splitlines(struct run *r, int op, const struct val *arg, struct va
     return cuts_list(r, s, &c, false, out);
 }
 
-/* (before, separator, after); what is not found leaves the text whole, at the front or, from the right, at the back. */
+/* (before, separator, after); without a hit the text stays whole, at the front or, from the right, at the back. */
 static bool m_partition(struct run *r, int op, const struct val *arg, struct val *out)
 {
     const struct str *s = arg[0].s, *sep = NULL;
@@ -215,7 +214,7 @@ static bool m_partition(struct run *r, int op, const struct val *arg, struct val
 
 /* ---- searching -------------------------------------------------------- */
 
-/* start and end, counted in characters and from the end if negative, as bytes. false in *inside: start is past the end */
+/* start and end, counted in characters and from the end if negative, as bytes. *inside: start is not past the end. */
 static bool window(struct run *r, const struct str *s, const struct val *start, const struct val *end, size_t *lo,
                    size_t *hi, bool *inside)
 {

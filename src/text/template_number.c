@@ -152,6 +152,7 @@ static bool join(struct run *r, const struct val *a, const struct val *b, struct
         bool markup = a->s->markup || b->s->markup;
         if (markup && (!sy_tpl_escape(r, a->s, &x) || !sy_tpl_escape(r, b->s, &y))) return false;
         const struct str *s = sy_tpl_concat(r, x.s, y.s);
+        if (s && markup) s = sy_tpl_marked(r, s, true);
         if (s) *out = sy_tpl_of_str(s);
         return s != NULL;
     }

@@ -7,7 +7,7 @@
 
 enum { SLOTS_MAX = 4096 };
 /* Comparisons of names while compiling; real templates need some ten thousand. */
-enum { WORK_MAX = 100000000 };
+enum { WORK_MAX = 20000000 };
 
 struct cx {
     struct compile *c;

@@ -120,6 +120,14 @@ bool sy_tpl_add_fill(struct run *r, struct store *to, const struct str *fill, in
     if (times <= 0 || !fill->n) return true;
     if ((uint64_t)times > SY_TPL_PAD_MAX / fill->n)
         return sy_tpl_fail(r, SY_ENOMEM, "a text repeated or padded to more than %d bytes", SY_TPL_PAD_MAX);
+    char block[512];
+    bool trusted;
+    size_t each = 1, n = fill->n;
+    if (n < sizeof block && sy_tpl_piece(fill, 0, &trusted) == n) { /* many at a time */
+        for (each = 0; (each + 1) * n <= sizeof block; each++) memcpy(block + each * n, fill->at, n);
+        for (; times >= (int64_t)each; times -= (int64_t)each)
+            if (!sy_tpl_add(r, to, block, each * n, trusted)) return false;
+    }
     for (; times > 0; times--)
         if (!sy_tpl_add_str(r, to, fill)) return false;
     return true;
@@ -233,49 +241,60 @@ size_t sy_tpl_find(struct run *r, const struct str *s, const struct str *what, s
     if (from > s->n) return SIZE_MAX;
     if (!what->n) return from;
     const char *p = memmem(s->at + from, s->n - from, what->at, what->n);
-    sy_tpl_cost(r, ((p ? (size_t)(p - s->at) : s->n) - from) / 64);
+    sy_tpl_cost(r, ((p ? (size_t)(p - s->at) : s->n) - from + what->n) / 4); /* memmem's worst cases, not its best */
     return p ? (size_t)(p - s->at) : SIZE_MAX;
+}
+
+const struct str *sy_tpl_marked(struct run *r, const struct str *s, bool markup)
+{
+    struct str copy = *s;
+    copy.markup = markup;
+    return make(r, copy);
 }
 
 bool sy_tpl_escape(struct run *r, const struct str *s, struct val *out)
 {
     static const char from[] = "&<>'\"";
     static const char *const to[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
-    struct store *st = s->markup ? NULL : sy_tpl_store(r, s->n + 16);
-    struct str copy = *s;
-    if (!s->markup) {
-        if (!st) return false;
-        sy_tpl_cost(r, s->n / 8);
-        for (size_t i = 0; i < s->n; i++) {
-            bool trusted;
-            const char *hit = s->at[i] ? strchr(from, s->at[i]) : NULL;
-            sy_tpl_piece(s, i, &trusted);
-            const char *text = hit ? to[hit - from] : s->at + i;
-            if (!sy_tpl_add(r, st, text, hit ? strlen(text) : 1, trusted)) return false;
-        }
-        const struct str *w = whole(r, st);
-        if (!w) return false;
-        copy = *w;
+    if (s->markup) {
+        *out = sy_tpl_of_str(s);
+        return true;
     }
-    copy.markup = true;
-    const struct str *done = make(r, copy);
-    if (done) *out = sy_tpl_of_str(done);
-    return done != NULL;
+    struct store *st = sy_tpl_store(r, s->n + 16);
+    if (!st) return false;
+    sy_tpl_cost(r, s->n / 8);
+    for (size_t i = 0; i < s->n; i++) {
+        bool trusted;
+        const char *hit = s->at[i] ? strchr(from, s->at[i]) : NULL;
+        sy_tpl_piece(s, i, &trusted);
+        const char *text = hit ? to[hit - from] : s->at + i;
+        if (!sy_tpl_add(r, st, text, hit ? strlen(text) : 1, trusted)) return false;
+    }
+    const struct str *w = whole(r, st);
+    if (!w || !(w = sy_tpl_marked(r, w, true))) return false;
+    *out = sy_tpl_of_str(w);
+    return true;
 }
 
 /* ---- stripping -------------------------------------------------------- */
 
-static bool strips(struct run *r, const char *c, size_t len, const struct str *chars)
+/* What strip takes away: white space, or the characters of a text. */
+struct strip {
+    struct run *r;
+    const struct str *chars;
+    bool ascii[128];
+};
+
+static bool strips(struct strip *p, const char *c, size_t len)
 {
-    if (chars) {
-        sy_tpl_cost(r, chars->n / 16);
-        for (size_t i = 0; i + len <= chars->n; i++)
-            if (!memcmp(chars->at + i, c, len)) return true;
-        return false;
-    }
     uint32_t cp;
-    sy_utf8_next(c, len, &cp);
-    return sy_tpl_is_space(cp);
+    if (!p->chars) {
+        sy_utf8_next(c, len, &cp);
+        return sy_tpl_is_space(cp);
+    }
+    if (len == 1) return p->ascii[*c & 127];
+    sy_tpl_cost(p->r, p->chars->n / 64 + 1);
+    return p->r->steps_left && memmem(p->chars->at, p->chars->n, c, len);
 }
 
 /* Length of the last character of s[0..n). */
@@ -289,28 +308,32 @@ static size_t last_char(const char *s, size_t n)
 void sy_tpl_strip(struct run *r, const struct str *s, const struct str *chars, bool left, bool right, size_t *at,
                   size_t *n)
 {
+    struct strip p = {.r = r, .chars = chars};
     size_t lo = 0, hi = s->n;
+    for (size_t i = 0; chars && i < chars->n; i++)
+        if ((unsigned char)chars->at[i] < 128) p.ascii[(unsigned char)chars->at[i]] = true;
     while (left && lo < hi) {
         uint32_t cp;
         size_t len = sy_utf8_next(s->at + lo, hi - lo, &cp);
-        if (!strips(r, s->at + lo, len, chars)) break;
+        if (!strips(&p, s->at + lo, len)) break;
         lo += len;
     }
     while (right && hi > lo) {
         size_t len = last_char(s->at + lo, hi - lo);
-        if (!strips(r, s->at + hi - len, len, chars)) break;
+        if (!strips(&p, s->at + hi - len, len)) break;
         hi -= len;
     }
-    sy_tpl_cost(r, (s->n - (hi - lo)) / 16);
+    sy_tpl_cost(r, (s->n - (hi - lo)) / 2 + (chars ? chars->n / 16 : 0));
     *at = lo;
     *n = hi - lo;
 }
 
 size_t sy_tpl_trim_end(const char *s, size_t n)
 {
+    struct strip p = {0};
     while (n) {
         size_t len = last_char(s, n);
-        if (!strips(NULL, s + n - len, len, NULL)) break;
+        if (!strips(&p, s + n - len, len)) break;
         n -= len;
     }
     return n;

@@ -55,7 +55,7 @@ static bool has_case(struct run *r, const struct val *v, const char *which, bool
 static bool t_lower(struct run *r, const struct val *arg, bool *out) { return has_case(r, arg, "islower", out); }
 static bool t_upper(struct run *r, const struct val *arg, bool *out) { return has_case(r, arg, "isupper", out); }
 
-/* Python's 'is': None, booleans, small integers and the same object; equal texts may be the same one and mostly are. */
+/* Python's 'is': None, booleans, small integers, the same object; equal texts may be the same one and mostly are. */
 static bool t_sameas(struct run *r, const struct val *arg, bool *out)
 {
     const struct val *a = &arg[0], *b = &arg[1];

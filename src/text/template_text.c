@@ -32,7 +32,7 @@ size_t sy_tpl_float_text(double f, char out[40])
         if (strtod(text, NULL) == fabs(f)) break;
     }
     char digits[20];
-    int n = 0, exp = atoi(strchr(text, 'e') + 1);
+    int n = 0, exp = (int)strtol(strchr(text, 'e') + 1, NULL, 10);
     for (const char *c = text; *c != 'e'; c++)
         if (*c >= '0' && *c <= '9') digits[n++] = *c;
     digits[n] = 0;

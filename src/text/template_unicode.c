@@ -83,7 +83,7 @@ static bool is_lower(uint32_t c)
 }
 static bool is_cased(uint32_t c) { return is_upper(c) || is_lower(c) || category(c) == UTF8PROC_CATEGORY_LT; }
 
-/* Letters that become several: upper case, then title case where that differs. */
+/* Letters that become several: upper case, then title case where that differs. In order of `from`. */
 static const struct {
     uint16_t from, upper[3], title[3];
 } special[] = {
@@ -153,9 +153,14 @@ static bool put(struct run *r, struct store *st, uint32_t c, enum case_op op, bo
         if (op == CASE_TITLE) return sy_tpl_add_char(r, st, (c & ~15u) + 8 + (c & 7), trusted);
         return sy_tpl_add_char(r, st, base, trusted) && sy_tpl_add_char(r, st, 0x399, trusted);
     }
-    for (size_t i = 0; op != CASE_LOWER && c >= 0x80 && i < SY_COUNT(special); i++) {
-        if (special[i].from != c) continue;
-        const uint16_t *to = op == CASE_TITLE && special[i].title[0] ? special[i].title : special[i].upper;
+    size_t lo = 0, hi = op == CASE_LOWER ? 0 : SY_COUNT(special);
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2;
+        if (special[mid].from < c) lo = mid + 1;
+        else hi = mid;
+    }
+    if (op != CASE_LOWER && lo < SY_COUNT(special) && special[lo].from == c) {
+        const uint16_t *to = op == CASE_TITLE && special[lo].title[0] ? special[lo].title : special[lo].upper;
         for (size_t k = 0; k < 3 && to[k]; k++)
             if (!sy_tpl_add_char(r, st, to[k], trusted)) return false;
         return true;
@@ -203,31 +208,55 @@ static bool final_sigma(const struct str *s, size_t at)
     return before;
 }
 
+/* ASCII at s[at..end), one origin: copied whole, then changed in place. */
+static bool ascii_case(struct run *r, struct store *st, const struct str *s, size_t at, size_t end, enum case_op op,
+                       bool trusted, bool *in_word)
+{
+    size_t from = st->used;
+    if (!sy_tpl_add(r, st, s->at + at, end - at, trusted)) return false;
+    for (size_t i = at; i < end; i++) {
+        char *c = &st->at[from + i - at];
+        bool upper = *c >= 'A' && *c <= 'Z', lower = *c >= 'a' && *c <= 'z', up = op == CASE_UPPER;
+        if (op == CASE_CAPITALIZE) up = i == 0;
+        if (op == CASE_TITLE) up = !*in_word;
+        if (op == CASE_SWAP) up = lower;
+        if (up ? lower : upper) *c ^= 32;
+        *in_word = upper || lower;
+    }
+    return true;
+}
+
+static bool char_case(struct run *r, struct store *st, const struct str *s, size_t at, uint32_t c, enum case_op op,
+                      bool trusted, bool *in_word)
+{
+    bool word = *in_word;
+    *in_word = is_cased(c);
+    if (op == CASE_FOLD) return fold(r, st, c, trusted);
+    if (op == CASE_CAPITALIZE) op = at == 0 ? CASE_TITLE : CASE_LOWER;
+    if (op == CASE_TITLE && word) op = CASE_LOWER;
+    if (op == CASE_SWAP && !is_upper(c) && !is_lower(c)) return sy_tpl_add_char(r, st, c, trusted);
+    if (op == CASE_SWAP) op = is_upper(c) ? CASE_LOWER : CASE_UPPER;
+    if (op == CASE_LOWER && c == 0x3a3) return sy_tpl_add_char(r, st, final_sigma(s, at) ? 0x3c2 : 0x3c3, trusted);
+    return put(r, st, c, op, trusted);
+}
+
 bool sy_tpl_case(struct run *r, const struct str *s, enum case_op op, struct val *out)
 {
     struct store *st = sy_tpl_store(r, s->n);
     if (!st) return false;
-    bool in_word = false;
-    sy_tpl_cost(r, s->n / 4);
-    for (size_t i = 0, len; i < s->n; i += len) {
-        uint32_t c;
-        bool trusted, done;
-        len = sy_utf8_next(s->at + i, s->n - i, &c);
-        sy_tpl_piece(s, i, &trusted);
-        enum case_op how = op;
-        if (op == CASE_CAPITALIZE) how = i == 0 ? CASE_TITLE : CASE_LOWER;
-        if (op == CASE_TITLE) how = in_word ? CASE_LOWER : CASE_TITLE;
-        if (op == CASE_SWAP) how = is_upper(c) ? CASE_LOWER : is_lower(c) ? CASE_UPPER : CASE_SWAP;
-        in_word = op == CASE_TITLE && is_cased(c);
-        if (how == CASE_LOWER && c == 0x3a3) {
-            done = sy_tpl_add_char(r, st, final_sigma(s, i) ? 0x3c2 : 0x3c3, trusted);
-            sy_tpl_cost(r, 16);
-        } else if (how == CASE_FOLD) {
-            done = fold(r, st, c, trusted);
-        } else {
-            done = how == CASE_SWAP ? sy_tpl_add_char(r, st, c, trusted) : put(r, st, c, how, trusted);
+    bool in_word = false, trusted;
+    for (size_t i = 0, end, k; i < s->n; i = k) {
+        end = sy_tpl_piece(s, i, &trusted);
+        for (k = i; k < end && (unsigned char)s->at[k] < 0x80; k++) continue;
+        sy_tpl_cost(r, (k - i) / 16 + 1);
+        if (k > i) {
+            if (!ascii_case(r, st, s, i, k, op, trusted, &in_word)) return false;
+            continue;
         }
-        if (!done) return false;
+        uint32_t c;
+        k = i + sy_utf8_next(s->at + i, s->n - i, &c);
+        sy_tpl_cost(r, 4);
+        if (!char_case(r, st, s, i, c, op, trusted, &in_word)) return false;
     }
     return sy_tpl_took(r, st, out);
 }
