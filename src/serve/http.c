@@ -328,36 +328,57 @@ static enum MHD_Result send_stream(struct req *r)
 
 /* ---- libmicrohttpd calls ------------------------------------------------------------------------------------------------------------ */
 
-/* The body is here, or a worker or the pump has woken the connection. */
-static enum MHD_Result go_on(struct req *r)
+enum act { ACT_CLOSE, ACT_WAIT, ACT_PROBLEM, ACT_PREFLIGHT, ACT_OUT, ACT_STREAM };
+
+static enum act wait_suspended(struct req *r)
 {
-    if (r->gone) return MHD_NO;
+    if (atomic_load(&r->srv->closing)) return ACT_CLOSE;
+    r->suspended = true;
+    MHD_suspend_connection(r->conn);
+    return ACT_WAIT;
+}
+
+/* Under the lock: the body is here, or a worker or the pump has woken the connection. What follows is done without the lock:
+ * responses have one of their own, which is held while next_events() is called. */
+static enum act decide(struct req *r)
+{
+    if (r->gone) return ACT_CLOSE;
     switch (r->phase) {
     case PHASE_BODY:
         mark_connection(r, false);
-        if (r->problem.status) return send_problem(r);
-        if (r->origin && !strcmp(r->method, "OPTIONS")) return send_preflight(r);
+        if (r->problem.status) return ACT_PROBLEM;
+        if (r->origin && !strcmp(r->method, "OPTIONS")) return ACT_PREFLIGHT;
         if (r->route->kind != ROUTE_CALL) {
             route_answer(r);
-            return r->problem.status ? send_problem(r) : send_out(r);
+            return r->problem.status ? ACT_PROBLEM : ACT_OUT;
         }
-        if (atomic_load(&r->srv->closing)) return MHD_NO;
+        if (wait_suspended(r) == ACT_CLOSE) return ACT_CLOSE;
         r->phase = PHASE_START;
-        r->suspended = true;
-        MHD_suspend_connection(r->conn);
         work_watch(r);
         req_push_work(r);
-        return MHD_YES;
-    case PHASE_READY: return send_out(r);
-    case PHASE_STREAM: return send_stream(r);
+        return ACT_WAIT;
+    case PHASE_READY: return ACT_OUT;
+    case PHASE_STREAM: return ACT_STREAM;
     case PHASE_START:
     case PHASE_RUN:
-    case PHASE_FORMAT:
-        if (atomic_load(&r->srv->closing)) return MHD_NO;
-        r->suspended = true; /* woken for nothing */
-        MHD_suspend_connection(r->conn);
-        return MHD_YES;
+    case PHASE_FORMAT: return wait_suspended(r); /* woken for nothing */
     case PHASE_SENT: break;
+    }
+    return ACT_CLOSE;
+}
+
+static enum MHD_Result go_on(struct req *r)
+{
+    pthread_mutex_lock(&r->lock);
+    enum act act = decide(r);
+    pthread_mutex_unlock(&r->lock);
+    switch (act) {
+    case ACT_CLOSE: return MHD_NO;
+    case ACT_WAIT: return MHD_YES;
+    case ACT_PROBLEM: return send_problem(r);
+    case ACT_PREFLIGHT: return send_preflight(r);
+    case ACT_OUT: return send_out(r);
+    case ACT_STREAM: return send_stream(r);
     }
     return MHD_NO;
 }
@@ -381,10 +402,7 @@ enum MHD_Result http_request(void *server, struct MHD_Connection *conn, const ch
         *n_upload = 0;
         return r->discarded > drain_max(r->srv) ? MHD_NO : MHD_YES;
     }
-    pthread_mutex_lock(&r->lock);
-    enum MHD_Result ok = go_on(r);
-    pthread_mutex_unlock(&r->lock);
-    return ok;
+    return go_on(r);
 }
 
 static void write_log(struct req *r, enum MHD_RequestTerminationCode why)
