@@ -29,7 +29,7 @@ VERSION  := 0.1.0
 PKGS     := jansson libpcre2-8 libutf8proc libcurl libedit libcrypto libmicrohttpd
 PKGFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKGLIBS  := $(shell pkg-config --libs $(PKGS) 2>/dev/null || echo -ljansson -lpcre2-8 -lutf8proc -lcurl -ledit -lcrypto -lmicrohttpd)
-ifeq ($(filter demo help clean tidy,$(MAKECMDGOALS)),)
+ifeq ($(filter demo check help clean tidy,$(MAKECMDGOALS)),)
 ifeq ($(shell pkg-config --exists $(PKGS) 2>/dev/null && command -v $(CC)),)
 $(error $(shell sh tools/packages.sh build))
 endif
@@ -132,7 +132,7 @@ SAN_ENV := ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stac
         check-docs fuzz fuzz-programs tidy
 test-programs: $(O)/systole $(UNIT_BIN)
 check:
-	@sh tools/packages.sh check
+	@sh tools/packages.sh check --install
 	@$(MAKE) --no-print-directory MODE=release O=build/release test-programs
 	@SYSTOLE=build/release/systole tools/check.sh build/release/log $(patsubst test/unit/%.c,build/release/test/unit/%,$(UNIT_SRC)) $(E2E)
 check-unit: $(UNIT_BIN)
@@ -150,8 +150,8 @@ check-tsan:
 	  tools/check.sh build/tsan/log $(patsubst test/unit/%.c,build/tsan/test/unit/%,$(filter test/unit/cpu_% test/unit/engine_%,$(UNIT_SRC))) test/e2e/chunks.py
 # The whole program with the n-th allocation failing, for every n.
 check-alloc:
-	@$(MAKE) --no-print-directory MODE=san O=build/san all
-	@$(SAN_ENV) SYSTOLE=build/san/systole tools/check.sh build/san/log-alloc test/alloc/alloc.py
+	@$(MAKE) --no-print-directory MODE=debug O=build/debug all
+	@SYSTOLE=build/debug/systole TEST_SECONDS=900 tools/check.sh build/debug/log test/alloc/alloc.py
 check-clang:
 	@$(MAKE) --no-print-directory CC=clang MODE=release O=build/clang test-programs
 	@SYSTOLE=build/clang/systole tools/check.sh build/clang/log $(patsubst test/unit/%.c,build/clang/test/unit/%,$(UNIT_SRC)) test/e2e/usage.py

@@ -2,13 +2,14 @@
 # Runs test programs, two at a time, and adds up what they report. usage: check.sh LOG_FOLDER PROGRAM...
 # cmocka programs report "[  PASSED  ] n test(s)."; end-to-end scripts "name: n passed, n failed, n skipped".
 # Ends with one line "N passed, N failed, N skipped"; the exit status says whether any failed.
-# TEST_SECONDS bounds each program (default 300), TEST_JOBS how many run at once.
+# TEST_SECONDS bounds each program (default 300), TEST_JOBS how many run at once, TEST_WRAPPER is put before each.
 set -u
 
 if [ "$1" = --one ]; then
     log=$2/$(basename "$3").log
     start=$(date +%s)
-    timeout -k 5 "${TEST_SECONDS:-300}" "$3" > "$log" 2>&1 < /dev/null
+    # shellcheck disable=SC2086
+    timeout -k 5 "${TEST_SECONDS:-300}" ${TEST_WRAPPER:-} "$3" > "$log" 2>&1 < /dev/null
     code=$?
     took=$(($(date +%s) - start))
     total() { grep -aoE "$1" "$log" | grep -oE '[0-9]+' | awk '{n += $1} END {print n + 0}'; }

@@ -26,7 +26,7 @@ if command -v clang-format > /dev/null; then
     echo "$c_files" | xargs clang-format --dry-run -Werror 2>&1 | grep -E 'error:' | check 'format (tools/tidy.sh --fix mends it)'
 fi
 if command -v shellcheck > /dev/null; then
-    echo "$scripts" | xargs shellcheck -f gcc | check 'shell scripts'
+    echo "$scripts" | xargs shellcheck -S warning -f gcc | check 'shell scripts'
 fi
 
 echo "$c_files" | xargs awk 'length($0) > 118 {print FILENAME ":" FNR ": " length($0) " columns, 118 at most"}' | check 'line length'

@@ -108,6 +108,8 @@ void sy_answer_report(struct sy_engine *e, const struct sy_answer *w)
     char limit[48] = "";
     double peak = w->bytes_s > 0 ? sy_engine_bandwidth(e) : 0;
     if (peak > 0) snprintf(limit, sizeof limit, " (%.1f of %.1f GB/s)", w->bytes_s / 1e9, peak / 1e9);
+    const char *isa = strrchr(p->device.isa, ' '); /* the best of those in use stands last */
     fprintf(stderr, "prompt %d tokens, %.0f tok/s; answer %d tokens, %.1f tok/s%s; first after %.2f s; %d threads, %s\n",
-            w->n_prompt, w->prefill_tok_s, w->n_gen, w->decode_tok_s, limit, w->first_s, p->device.n_thread, p->device.isa);
+            w->n_prompt, w->prefill_tok_s, w->n_gen, w->decode_tok_s, limit, w->first_s, p->device.n_thread,
+            isa ? isa + 1 : p->device.isa);
 }

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Released models from the Python package index: answers that make sense, a quick start, and perplexity that agrees with
+the reference numbers of test/data/perplexity.json. Skipped where there is no package index."""
+import json
+import os
+import re
+import subprocess
+import time
+
+from support import lib
+from support.lib import ok, text
+
+EXACT = ["--compute", "f32", "--kv-dtype", "f32"]
+PATHS = {}
+
+
+def model(name):
+    if name not in PATHS:
+        r = subprocess.run(["sh", "tools/fetch_model.sh", name], capture_output=True)
+        PATHS[name] = text(r.stdout) if r.returncode == 0 else None
+        assert r.returncode in (0, 77), text(r.stderr)
+    if not PATHS[name]:
+        raise lib.Skip("no registry")
+    return PATHS[name]
+
+
+def ask(question, *args):
+    return text(ok("run", "-m", model("smollm2"), "-n", "40", *args, question, timeout=300))
+
+
+def test_smollm2_answers():
+    assert "Paris" in ask("What is the capital of France?", *EXACT)
+    assert "Rome" in ask("Name the capital of Italy.")
+    assert "4" in ask("What is 2+2?")
+    assert "blue" in ask("What color is the sky?").lower()
+
+
+def test_smollm2_raw():
+    assert "Paris" in text(ok("run", "-m", model("smollm2"), "--raw", "-n", "8", "The capital of France is", timeout=300))
+
+
+def test_gemma3_raw():
+    assert "Paris" in text(ok("run", "-m", model("gemma3-270m"), "--raw", "-n", "8", "The capital of France is", timeout=300))
+
+
+def test_conversation():
+    out = ok("chat", "-m", model("smollm2"), "-n", "40", timeout=300, stdin=b"Name the capital of Italy.\nAnd of Germany?\n")
+    assert "Rome" in text(out) and "Berlin" in text(out), out
+
+
+def test_text_there_and_back():
+    with open("test/data/text.txt", "rb") as f:
+        body = f.read()
+    for name in ("smollm2", "gemma3-270m"):
+        ids = ok("tokenize", "-m", model(name), stdin=body)
+        assert ok("detokenize", "-m", model(name), "--ids-file", "-", stdin=ids) == body, name
+
+
+def test_cold_start():
+    path = model("smollm2")
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+    start = time.time()
+    ok("run", "-m", path, "-n", "1", "Hi", timeout=120)
+    seconds = time.time() - start
+    print("first token after %.2f s, file not in memory" % seconds)
+    assert seconds < 20 * lib.SLOWER, seconds
+
+
+def test_perplexity():
+    if not os.path.exists("test/data/perplexity.json"):
+        raise lib.Skip("no reference numbers")
+    with open("test/data/perplexity.json") as f:
+        reference = json.load(f)
+    for case in reference:
+        args = ["perplexity", "-m", model(case["model"]), "-f", case["text"], "--ctx-size", case["ctx_size"], *EXACT, "--json"]
+        got = json.loads(ok(*args, timeout=1200))
+        assert got["tokens"] == case["tokens"], (case, got)
+        assert abs(got["perplexity"] / case["perplexity"] - 1) < 1e-3, (case, got)
+        auto = json.loads(ok(*args[:7], "--json", timeout=1200))
+        assert auto["perplexity"] / case["perplexity"] - 1 < 0.02, (case, auto)
+
+
+def test_inspect():
+    out = text(ok("inspect", "-m", model("smollm2")))
+    assert re.search(r"architecture +LlamaForCausalLM", out) and "chat template" in out, out
+
+
+lib.main(dict(globals()))
