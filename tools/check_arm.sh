@@ -27,8 +27,7 @@ if [ ! -f "$arm/sysroot/done" ]; then
 fi
 
 export PKG_CONFIG_LIBDIR="$arm/sysroot/$multiarch/pkgconfig" PKG_CONFIG_SYSROOT_DIR="$arm/sysroot"
-# This compiler takes strstr() into memory of another function's for a dangling pointer.
-flags="-isystem $arm/sysroot/usr/include -Wno-dangling-pointer"
+flags="-isystem $arm/sysroot/usr/include"
 folders='base graph quant checkpoint text model comm backend engine'
 tests=''
 for f in test/unit/*.c; do
