@@ -79,6 +79,7 @@ sy_status sy_template_compile(const struct sy_env *env, const char *source, size
     struct compile c = {.arena = &t->arena, .scratch = &scratch, .err = err};
     bool good = compile(&c, t, source, n);
     sy_arena_release(&scratch);
+    sy_delete(env, c.tok);
     if (!good) {
         sy_template_free(t);
         return c.st;

@@ -275,9 +275,9 @@ static const struct str *dotted(struct parser *p, const char *what)
     if (!sy_tpl_expect(p, T_NAME, what)) return NULL;
     const char *end = t->at + t->n;
     while (p->tok->kind == T_DOT) {
-        p->tok++;
-        end = p->tok->at + p->tok->n;
+        const struct token *next = ++p->tok;
         if (!sy_tpl_expect(p, T_NAME, "a name after '.'")) return NULL;
+        end = next->at + next->n;
     }
     return sy_tpl_literal(p->c, t->at, (size_t)(end - t->at));
 }

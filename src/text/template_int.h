@@ -230,8 +230,10 @@ struct token {
     int line;
     const char *at; /* text: of the source, or unescaped for strings */
     size_t n;
-    __int128 i;
-    double f;
+    union {
+        __int128 i;
+        double f;
+    };
 };
 struct compile { /* what lexer, parser and scope analysis share */
     struct sy_arena *arena, *scratch;

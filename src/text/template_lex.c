@@ -19,13 +19,13 @@ static struct token *push(struct lex *l, enum token_kind kind)
 {
     struct compile *c = l->c;
     if (c->n_tok == c->cap_tok) {
+        /* Not from an arena: it would keep every smaller array. A byte of source makes one token at most. */
         size_t cap = c->cap_tok ? 2 * c->cap_tok : 256;
-        struct token *t = sy_arena_array(c->scratch, cap, sizeof *t);
+        struct token *t = sy_resize(c->arena->env, c->tok, c->cap_tok * sizeof *t, cap * sizeof *t);
         if (!t) {
             sy_tpl_error(c, SY_ENOMEM, l->line, "no memory for %zu tokens", cap);
             return NULL;
         }
-        if (c->n_tok) memcpy(t, c->tok, c->n_tok * sizeof *t);
         c->tok = t;
         c->cap_tok = cap;
     }

@@ -120,6 +120,37 @@ static void test_snippets(void **state)
     sy_json_free(cases);
 }
 
+/* Expressions and statements of every kind, hand-written and random, as jinja2 3.1.6 renders or refuses them. */
+static void test_language(void **state)
+{
+    (void)state;
+    struct sy_json *j = load_json("language.json");
+    const struct sy_json *cases = sy_json_get(j, "cases");
+    assert_true(sy_json_len(cases) > 1000);
+    for (size_t i = 0; i < sy_json_len(cases); i++) {
+        const struct sy_json *c = sy_json_at(cases, i);
+        const char *source = sy_json_text(sy_json_get(c, "template"));
+        size_t n_want = 0;
+        const char *want = sy_json_text_n(sy_json_get(c, "expected"), &n_want);
+        struct sy_template *t = NULL;
+        struct sy_err err = {0};
+        struct sy_render in = {
+            .messages = sy_json_get(j, "messages"), .kwargs = sy_json_get(j, "kwargs"), .now = 1741529107};
+        struct sy_rendered o;
+        sy_status st = sy_template_compile(sy_env_default(), source, strlen(source), NULL, &t, &err);
+        if (!st) st = sy_template_render(t, sy_env_default(), &in, &o, &err);
+        if (want && st) fail_msg("%s: %s", source, err.msg);
+        if (want && (o.text.len != n_want || memcmp(want, o.text.at, n_want)))
+            fail_msg("%s: '%s', expected '%s'", source, o.text.at, want);
+        if (!want && !st) fail_msg("%s: '%s', expected an error", source, o.text.at);
+        if (st && !strstr(err.msg, "line ")) fail_msg("%s: the error names no line: %s", source, err.msg);
+        if (!st) check_spans(&o);
+        if (!st) sy_rendered_release(&o, sy_env_default());
+        sy_template_free(t);
+    }
+    sy_json_free(j);
+}
+
 static size_t characters(const char *s, size_t bytes)
 {
     size_t n = 0;
@@ -301,6 +332,7 @@ int main(void)
         cmocka_unit_test(test_cases),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_snippets),
+        cmocka_unit_test(test_language),
         cmocka_unit_test(test_generation),
         cmocka_unit_test(test_origins),
         cmocka_unit_test(test_no_message_is_trusted),
