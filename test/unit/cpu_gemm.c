@@ -56,6 +56,31 @@ static void fill(const struct sy_quant *q, unsigned char *to, int64_t n, struct 
     }
 }
 
+/* The f16 nearest to v, of those around the rounded float. */
+static double half(double v)
+{
+    uint16_t h = sy_f32_to_f16((float)v), best = h;
+    for (int i = -1; i < 2; i++) {
+        uint16_t other = (uint16_t)(h + i);
+        double d = fabs(sy_f16_to_f32(other) - v), least = fabs(sy_f16_to_f32(best) - v);
+        if (d < least || (d == least && other % 2 == 0)) best = other;
+    }
+    return sy_f16_to_f32(best);
+}
+
+/* A code of B8 or B4 and its scale and min, all as stored, to bf16: |h| < 2. */
+static double widened(double scale, double code, double min)
+{
+    double h = half(scale * code + min), a = fabs(h), w = 0x1p-15;
+    if (a >= 0x1p-14) {
+        double ulp = ldexp(1, ilogb(a) - 7);
+        w = floor(a / ulp + 0.5) * ulp;
+    } else {
+        w += floor(a / 0x1p-21 + 0.5) * 0x1p-22;
+    }
+    return signbit(h) ? -w : w;
+}
+
 /* Weight [c][i] as layout.h says it is read; *mass: the sum of what it is made of, to measure errors against. */
 static double weight(const struct sy_panels *p, int64_t c, int64_t i, double *mass)
 {
@@ -76,6 +101,27 @@ static double weight(const struct sy_panels *p, int64_t c, int64_t i, double *ma
         memcpy(&h, at + ((i / 2 * 16 + c) * 2 + i % 2) * 2, 2);
         f = sy_bf16_to_f32(h);
         break;
+    case SY_LAYOUT_B8:
+    case SY_LAYOUT_B4: {
+        int64_t g = i / p->group;
+        memcpy(&f, at + c * 4, 4);
+        memcpy(&h, at + p->scale_at + (size_t)(g * 16 + c) * 2, 2);
+        double scale = sy_f16_to_f32(h), min = 0, code;
+        if (p->layout == SY_LAYOUT_B4) min = half(-1.5 * scale);
+        if (p->has_min) {
+            memcpy(&h, at + p->min_at + (size_t)(g * 16 + c) * 2, 2);
+            min = sy_f16_to_f32(h);
+        }
+        if (p->layout == SY_LAYOUT_B8) {
+            code = (int8_t)at[p->code_at + (size_t)((i / 2 * 16 + c) * 2 + i % 2)];
+        } else {
+            memcpy(&h, at + p->code_at + (size_t)(((i / 8 * 16 + c) * 2 + i % 2) * 2), 2);
+            code = 1 + (h >> i % 8 / 2 * 4 & 15) / 16.0;
+        }
+        double w = (double)f * widened(scale, code, min);
+        *mass = fabs(w);
+        return w;
+    }
     default: {
         int64_t g = i / p->group;
         double min = 0;
@@ -210,7 +256,7 @@ static void check(const struct problem *p, const char *isa, mul_fn *mul)
     float *y = run(p, mul, p->m, (p->n + 15) / 16);
     for (int64_t i = 0; i < p->m * p->n; i++) {
         double want = p->want[i] + p->bias[i % p->n] + p->add[i];
-        double limit = 1e-6 * (p->bound[i] + fabs(p->bias[i % p->n]) + fabs(p->add[i])) + 1e-30;
+        double limit = 3e-6 * (p->bound[i] + fabs(p->bias[i % p->n]) + fabs(p->add[i])) + 1e-30;
         if (!(fabs(y[i] - want) <= limit))
             fail_msg("%s %s of %s, m %d n %d k %d: y[%d][%d] is %.9g, not %.9g (limit %.2g)", isa,
                      sy_layout_name(p->layout), p->format->name, (int)p->m, (int)p->n, (int)p->k, (int)(i / p->n),
@@ -250,8 +296,8 @@ static bool takes(const struct sy_quant *q, enum sy_layout l)
 {
     static const enum sy_compute mode[] = {SY_COMPUTE_AUTO, SY_COMPUTE_F32, SY_COMPUTE_BF16, SY_COMPUTE_INT8};
     for (size_t i = 0; i < SY_COUNT(mode); i++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
-            struct sy_kernels k = {.bf16 = bf16};
+        for (int bf16 = 0; bf16 < 3; bf16++) {
+            struct sy_kernels k = {.bf16 = bf16 > 0, .bf16_codes = bf16 > 1};
             enum sy_layout got;
             if (!sy_layout_choose(q, mode[i], &k, &got, NULL) && got == l) return true;
         }
@@ -299,10 +345,14 @@ static void test_packing(void **state)
                                                                         : 0;
             for (int64_t c = 0; c < n; c++) {
                 (*q)->dequant(p.stored + c * sy_quant_row_bytes(*q, k), row, k);
+                double most = 0;
+                for (int64_t i = 0; i < k; i++) most = fmax(most, fabs(row[i]));
                 for (int64_t i = 0; i < k; i++) {
                     double mass, w = weight(&p.w, c, i, &mass);
                     /* The sum with a min was rounded to float32; a column's smallest scales may lose bits. */
                     double limit = (unit + 0x1p-24) * mass + (unit > 0 ? 1e-7 : 0);
+                    /* bf16, f16 scales and mins of up to 24 (K-quants: any number of) steps, small numbers */
+                    if (l == SY_LAYOUT_B8 || l == SY_LAYOUT_B4) limit = 0x1p-8 * fabs(w) + most * 0x1p-8;
                     if (!(fabs(w - row[i]) <= limit))
                         fail_msg("%s as %s: w[%d][%d] is %.9g, stored %.9g", (*q)->name, sy_layout_name(l), (int)c, (int)i,
                                  w, (double)row[i]);
@@ -433,13 +483,9 @@ static void test_not_finite(void **state)
 {
     (void)state;
     for (enum sy_layout l = 0; l < SY_LAYOUT_COUNT; l++) {
-        const struct sy_quant *q = sy_quant_by_name(l == SY_LAYOUT_I4 ? "q4_0" : l == SY_LAYOUT_I8 ? "q8_0" : "f32");
+        bool int4 = l == SY_LAYOUT_I4 || l == SY_LAYOUT_B4, int8 = l == SY_LAYOUT_I8 || l == SY_LAYOUT_B8;
         struct problem p;
-        pose(&p, q, l < SY_LAYOUT_I8 ? SY_LAYOUT_F32 : l, 5, 40, 64);
-        if (l < SY_LAYOUT_I8) {
-            drop(&p);
-            pose(&p, sy_quant_by_name("bf16"), l, 5, 40, 64);
-        }
+        pose(&p, sy_quant_by_name(int4 ? "q4_0" : int8 ? "q8_0" : "bf16"), l, 5, 40, 64);
         for (const struct sy_kernel_entry *e = sy_kernel_entries; e->family; e++) {
             if (strcmp(e->family, "isa") != 0 || !((const struct sy_kernels_isa *)e->table)->usable()) continue;
             const struct sy_kernels_gemm *t = table(e->isa);
@@ -475,6 +521,14 @@ static void test_choose(void **state)
         {"f16", SY_COMPUTE_BF16, true, SY_LAYOUT_BF16},   {"f32", SY_COMPUTE_INT8, true, -1},
         {"f16", SY_COMPUTE_INT8, true, -1},               {"bf16", SY_COMPUTE_INT8, true, -1},
     };
+    struct sy_kernels wide = {.bf16 = true, .bf16_codes = true};
+    enum sy_layout l;
+    assert_int_equal(sy_layout_choose(sy_quant_by_name("q4_0"), SY_COMPUTE_AUTO, &wide, &l, NULL), SY_OK);
+    assert_int_equal(l, SY_LAYOUT_B4);
+    assert_int_equal(sy_layout_choose(sy_quant_by_name("q8_0"), SY_COMPUTE_AUTO, &wide, &l, NULL), SY_OK);
+    assert_int_equal(l, SY_LAYOUT_B8);
+    assert_int_equal(sy_layout_choose(sy_quant_by_name("q8_0"), SY_COMPUTE_INT8, &wide, &l, NULL), SY_OK);
+    assert_int_equal(l, SY_LAYOUT_I8);
     for (size_t i = 0; i < SY_COUNT(want); i++) {
         struct sy_kernels k = {.bf16 = want[i].bf16};
         struct sy_err err = {0};

@@ -81,6 +81,7 @@ sy_status sy_kernels_pick(const char *isa, struct sy_kernels *out, struct sy_err
         MERGE("attend", e->isa, k.attend);
         MERGE("vec", e->isa, k.vec);
         k.bf16 |= found->bf16;
+        k.bf16_codes |= found->bf16_codes;
         at += (size_t)snprintf(k.isa + at, sizeof k.isa - at, "%s%s", at ? " " : "", e->isa);
         if (at >= sizeof k.isa) at = sizeof k.isa - 1;
     }

@@ -16,6 +16,7 @@ struct sy_kernels_isa {
     int rank;              /* generic 0, avx2 10, avx512 20, avx512vnni 21, ... : tens are what SYSTOLE_ISA names */
     bool (*usable)(void);  /* asks the CPU and the operating system; executes nothing of the set itself */
     bool bf16;             /* multiplies bfloat16 in hardware */
+    bool bf16_codes;       /* so much faster than int8 that codes are better widened to it: layouts B8, B4 */
 };
 
 /* ---- matrix products: layouts in layout.h ------------------------------------------------------------------- */
@@ -27,6 +28,8 @@ enum sy_layout {
     SY_LAYOUT_WBF16,
     SY_LAYOUT_I8,
     SY_LAYOUT_I4,
+    SY_LAYOUT_B8,
+    SY_LAYOUT_B4,
     SY_LAYOUT_COUNT
 };
 enum sy_xkind { SY_X_F32, SY_X_BF16, SY_X_I8, SY_X_COUNT };
@@ -86,7 +89,7 @@ struct sy_kernels {
     struct sy_kernels_gemm gemm;
     struct sy_kernels_attend attend;
     struct sy_kernels_vec vec;
-    bool bf16;    /* one of the folders in use multiplies bfloat16 in hardware */
+    bool bf16, bf16_codes; /* of one of the folders in use */
     char isa[96]; /* folders in use, best last: "generic avx2 avx512 avx512vnni" */
 };
 struct sy_kernel_entry {

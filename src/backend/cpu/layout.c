@@ -15,6 +15,8 @@ static const struct {
     [SY_LAYOUT_WBF16] = {"bf16 x f32", SY_X_F32},
     [SY_LAYOUT_I8] = {"int8", SY_X_I8},
     [SY_LAYOUT_I4] = {"int4", SY_X_I8},
+    [SY_LAYOUT_B8] = {"int8 as bf16", SY_X_BF16},
+    [SY_LAYOUT_B4] = {"int4 as bf16", SY_X_BF16},
 };
 
 const char *sy_layout_name(enum sy_layout l)
@@ -66,7 +68,8 @@ sy_status sy_layout_choose(const struct sy_quant *q, enum sy_compute mode, const
     case SY_COMPUTE_AUTO:
         break;
     }
-    *out = int4 ? SY_LAYOUT_I4 : int8 ? SY_LAYOUT_I8 : exact;
+    bool widen = mode == SY_COMPUTE_AUTO && kernels->bf16_codes;
+    *out = int4 ? (widen ? SY_LAYOUT_B4 : SY_LAYOUT_I4) : int8 ? (widen ? SY_LAYOUT_B8 : SY_LAYOUT_I8) : exact;
     return SY_OK;
 }
 
@@ -81,6 +84,11 @@ static size_t odd_lines(size_t n)
 static size_t line_up(size_t n)
 {
     return (n + 63) / 64 * 64;
+}
+
+static bool is_int4(enum sy_layout l)
+{
+    return l == SY_LAYOUT_I4 || l == SY_LAYOUT_B4;
 }
 
 /* A tile of the matrix units takes 32 elements of bf16 at once. */
@@ -107,71 +115,121 @@ void sy_panels_plan(struct sy_panels *p, enum sy_layout layout, const struct sy_
     default:
         p->group = q->affine.group;
         p->has_min = q->affine.has_min;
-        p->zero = q->affine.zero == 0 ? 0 : layout == SY_LAYOUT_I4 ? 8 : 128;
+        p->zero = q->affine.zero == 0 ? 0 : is_int4(layout) ? 8 : 128;
         size_t plane = line_up(len / (size_t)p->group * columns * sizeof(uint16_t));
         p->min_at = columns * sizeof(float);
         p->scale_at = p->min_at + (p->has_min ? plane : 0);
         p->code_at = p->scale_at + plane;
-        bytes = p->code_at + len * columns / (layout == SY_LAYOUT_I4 ? 2 : 1);
+        bytes = p->code_at + len * columns / (is_int4(layout) ? 2 : 1);
     }
     p->panel_bytes = odd_lines(bytes);
     p->n_bytes = p->panel_bytes * (size_t)((n + SY_PANEL - 1) / SY_PANEL);
 }
 
+static int exponent(float max)
+{
+    if (max == 0 || !isfinite(max)) return 0;
+    int e = ilogbf(max);
+    return e < EXP_MIN ? EXP_MIN : e;
+}
+
 /* The power of two of a column: see layout.h. Non-finite scales are kept as they are. */
-static int column_exponent(const float *scale, const float *min, int64_t n)
+static int scale_exponent(const float *scale, const float *min, int64_t n)
 {
     float max = 0;
     for (int64_t i = 0; i < n; i++) max = fmaxf(max, fabsf(scale[i]));
     for (int64_t i = 0; min && i < n; i++) max = fmaxf(max, fabsf(min[i]));
-    if (max == 0 || !isfinite(max)) return 0;
-    int e = ilogbf(max);
-    return (e < EXP_MIN ? EXP_MIN : e) - FACTOR_BITS;
+    return max > 0 ? exponent(max) - FACTOR_BITS : 0;
 }
 
-static void put_halves(unsigned char *to, const float *v, int64_t n, int exponent)
+/* B8 and B4: the largest weight the codes of a column can make. */
+static float weight_max(const struct sy_affine *a, const float *scale, const float *min, int64_t n)
 {
-    float by = ldexpf(1, -exponent);
+    float max = 0;
+    for (int64_t i = 0; i < n; i++)
+        for (int end = 0; end < 2; end++) {
+            float code = (float)((end ? (1 << a->bits) - 1 : 0) - a->zero);
+            max = fmaxf(max, fabsf(scale[i] * code + (min ? min[i] : 0)));
+        }
+    return max;
+}
+
+static void put_halves(unsigned char *to, const float *v, int64_t n, int e)
+{
+    float by = ldexpf(1, -e);
     for (int64_t i = 0; i < n; i++) {
         uint16_t h = sy_f32_to_f16(v[i] * by);
         memcpy(to + i * SY_PANEL * (int64_t)sizeof h, &h, sizeof h);
     }
 }
 
+/* Four codes, moved; each stays within its byte. */
 static uint32_t quad(const uint8_t *code, uint32_t move)
 {
     uint32_t v;
     memcpy(&v, code, sizeof v);
-    return v + move; /* no carries: each byte stays below 256 */
+    return v + move;
+}
+
+/* Codes of a column in the order of a layout; `to` is the column's place in the first vector of 64 bytes. */
+static void put_codes(const struct sy_panels *p, const uint8_t *code, uint32_t move, unsigned char *to)
+{
+    if (p->layout == SY_LAYOUT_I8)
+        for (int64_t i = 0; i < p->k; i += 4, to += 64) {
+            uint32_t v = quad(code + i, move);
+            memcpy(to, &v, sizeof v);
+        }
+    else if (p->layout == SY_LAYOUT_I4)
+        for (int64_t i = 0; i < p->k; i += SY_XGROUP)
+            for (int64_t j = i; j < i + HALF_GROUP; j += 4, to += 64) {
+                uint32_t v = quad(code + j, move) | quad(code + j + HALF_GROUP, move) << 4;
+                memcpy(to, &v, sizeof v);
+            }
+    else
+        for (int64_t i = 0; i < p->k; i += 8, to += 64) {
+            /* Bytes 0 and 2, 4 and 6 of eight are the even codes of a pair: word 0; the others are word 1. */
+            uint32_t v = 0;
+            for (int j = 0; j < 8; j++) v |= (code[i + j] + (move & 255)) << (j % 2 * 16 + j / 2 * 4);
+            memcpy(to, &v, sizeof v);
+        }
+}
+
+static void put_signed(const struct sy_panels *p, const uint8_t *code, int zero, unsigned char *to)
+{
+    for (int64_t i = 0; i < p->k; i += 2, to += 2 * SY_PANEL) {
+        to[0] = (unsigned char)(code[i] - zero);
+        to[1] = (unsigned char)(code[i + 1] - zero);
+    }
 }
 
 static void pack_codes(const struct sy_panels *p, const struct sy_quant *q, const void *row, unsigned char *panel,
                        int column, float *scratch)
 {
     int64_t n_group = p->k / p->group;
+    int zero = q->affine.zero;
     float *scale = scratch, *min = p->has_min ? scratch + n_group : NULL;
     uint8_t *code = (uint8_t *)(scratch + 2 * n_group);
     q->unpack(row, code, scale, min, p->k);
-    int e = column_exponent(scale, min, n_group);
+    int e = scale_exponent(scale, min, n_group);
     float factor = ldexpf(1, e);
+    if (p->layout == SY_LAYOUT_B8 || p->layout == SY_LAYOUT_B4) {
+        /* Below 1.94, from where rounding to f16 does not reach 2. Nothing but zeros: see layout.h for |h| < 2^-14. */
+        float max = weight_max(&q->affine, scale, min, n_group);
+        e = exponent(max / 0.97f);
+        factor = max > 0 ? ldexpf(1, e) : 0;
+    }
+    if (p->layout == SY_LAYOUT_B4)
+        for (int64_t g = 0; g < n_group; g++) {
+            if (min) min[g] -= scale[g] * (float)(16 + p->zero);
+            scale[g] *= 16;
+        }
     memcpy(panel + column * (int)sizeof factor, &factor, sizeof factor);
     put_halves(panel + p->scale_at + column * 2, scale, n_group, e);
     if (min) put_halves(panel + p->min_at + column * 2, min, n_group, e);
-
-    uint32_t move = 0x01010101u * (uint32_t)(p->zero - q->affine.zero);
-    unsigned char *to = panel + p->code_at + column * 4;
-    if (p->layout == SY_LAYOUT_I8) {
-        for (int64_t i = 0; i < p->k; i += 4, to += 4 * SY_PANEL) {
-            uint32_t v = quad(code + i, move);
-            memcpy(to, &v, sizeof v);
-        }
-        return;
-    }
-    for (int64_t i = 0; i < p->k; i += SY_XGROUP)
-        for (int64_t j = i; j < i + HALF_GROUP; j += 4, to += 4 * SY_PANEL) {
-            uint32_t v = quad(code + j, move) | quad(code + j + HALF_GROUP, move) << 4;
-            memcpy(to, &v, sizeof v);
-        }
+    if (p->layout == SY_LAYOUT_B8)
+        put_signed(p, code, zero, panel + p->code_at + column * 2);
+    else
+        put_codes(p, code, 0x01010101u * (uint32_t)(p->zero - zero), panel + p->code_at + column * 4);
 }
 
 static void pack_floats(const struct sy_panels *p, const struct sy_quant *q, const void *row, unsigned char *panel,

@@ -11,12 +11,24 @@
  *   I8     factor [c] f32 | min [k/group][c] f16 (if has_min) | scale [k/group][c] f16 | code [k/4][c][4] u8
  *   I4     the same, but code [k/32][4][c][4] u8: byte j of quad q < 4 of a block of 32 holds code 4q+j in its low
  *          nibble and code 16+4q+j in its high one                          x: int8
+ *   B8     the planes of I8, but code [k/2][c][2] s8, zero taken off         x: bf16, padded alike
+ *   B4     the planes of I8, but code [k/32][4][c][2] u16: nibble t of word e of quad q of a block of 32 holds code
+ *          8q + 2t + e                                                      x: bf16, padded alike
  *
- *   w[c][i] = factor[c] * (scale[i/group][c] * (code - zero) + min[i/group][c])
+ *   I8, I4: w[c][i] = factor[c] * (scale[i/group][c] * (code - zero) + min[i/group][c])
  *
  * factor is a power of two that brings the largest scale or min of the column near 2^14, so that none of the others
  * becomes subnormal in f16: scales stored as f16 in the file stay exact, products of two (K-quants) are rounded to
  * 11 bits. Codes are moved so that zero is 128 (I8), 8 (I4), or 0 when the format has none.
+ *
+ * B8 and B4 are for machines whose matrix units multiply bf16 far faster than integers in groups can be scaled: codes
+ * become bf16 on their way into the product. So that this takes few instructions it is done in f16 arithmetic:
+ *
+ *   B8: h = scale * code + min                      B4: h = scale * (1 + code/16) + min, where scale is 16 times the
+ *   w[c][i] = factor[c] * bf16(h)                   format's and min holds what that adds; none stored: -1.5 * scale
+ *
+ * each rounded once to f16, with factor chosen so that |h| < 2; bf16() rounds the lower three bits off (halves away from 0),
+ * and takes |h| < 2^-14 for something between 2^-15 and 2^-14 of its sign.
  *
  * Activations for I8 and I4 are quantised in groups of 32: scale = max |x| / 127, q = rint(x * (127 / max |x|)).
  * A group whose maximum is below 2^-100 counts as zero; one that holds an infinity or a NaN gives NaN. */
@@ -64,8 +76,8 @@ static inline struct sy_xplanes sy_xplanes_of(const struct sy_xmat *x)
 
 /* Which layout a stored format takes under a compute mode; refused when the mode cannot be honoured (int8 for a float
  * format). f32: every format becomes F32. bf16: every format becomes BF16. auto: affine formats become I4 or I8; bf16
- * becomes BF16 where the machine multiplies bf16 and WBF16 elsewhere; f16 stays F16, the rest F32. doc/numerics.md
- * has the loss of each. */
+ * becomes BF16 where the machine multiplies bf16 and WBF16 elsewhere; f16 stays F16, the rest F32; B8 and B4 take the
+ * place of I8 and I4 where the kernels in use ask for it. doc/numerics.md has the loss of each. */
 SY_CHECK sy_status sy_layout_choose(const struct sy_quant *, enum sy_compute, const struct sy_kernels *,
                                     enum sy_layout *out, struct sy_err *);
 enum sy_xkind sy_layout_xkind(enum sy_layout);

@@ -16,7 +16,7 @@ struct job {
     struct sy_xplanes planes;
     const int32_t *sum; /* of groups or halves, as the weights are grouped */
     const float *mass;
-    __mmask16 zero;     /* of lanes: all or none have a zero point */
+    bool zero;          /* there is a zero point */
 };
 
 SY_INLINE __m512i dot(__m512i acc, __m512i codes, const struct sy_rows *x, const int r, const int quad)
@@ -29,9 +29,14 @@ SY_INLINE __m512i dot(__m512i acc, __m512i codes, const struct sy_rows *x, const
 /* The sums of group g of all rows start at minus the zero point times the activations. */
 SY_INLINE void start(const struct job *t, enum sy_layout layout, const int R, const int32_t *sum, __m512i *acc)
 {
+    if (!t->zero) {
+        SY_UNROLL
+        for (int r = 0; r < R; r++) acc[r] = _mm512_setzero_si512();
+        return;
+    }
     SY_UNROLL
     for (int r = 0; r < R; r++) {
-        __m512i v = _mm512_maskz_set1_epi32(t->zero, sum[r]);
+        __m512i v = _mm512_set1_epi32(sum[r]);
         acc[r] = layout == SY_LAYOUT_I8 ? _mm512_slli_epi32(v, 4) : v; /* 128 = 8 << 4 */
     }
 }
@@ -59,10 +64,9 @@ SY_INLINE void block(const struct job *t, enum sy_layout layout, const int group
             __m512i both = _mm512_load_si512(code + q * 64);
             __m512i low = _mm512_and_si512(both, nibble), high = _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble);
             SY_UNROLL
-            for (int r = 0; r < R; r++) {
-                acc[0][r] = dot(acc[0][r], low, x, r, q);
-                acc[group == 16][r] = dot(acc[group == 16][r], high, x, r, q + 4);
-            }
+            for (int r = 0; r < R; r++) acc[0][r] = dot(acc[0][r], low, x, r, q);
+            SY_UNROLL
+            for (int r = 0; r < R; r++) acc[group == 16][r] = dot(acc[group == 16][r], high, x, r, q + 4);
         }
     } else {
         SY_UNROLL
@@ -138,7 +142,7 @@ ROWS(rows_i4_halves, SY_LAYOUT_I4, 16)
 static void mul(const struct sy_panels *w, const struct sy_xmat *x, int64_t row_lo, int64_t row_hi, int64_t panel_lo,
                 int64_t panel_hi, float *y, int64_t ldy, const struct sy_epilogue *e)
 {
-    struct job t = {.j = {w, x, y, ldy, e}, .planes = sy_xplanes_of(x), .zero = w->zero ? 0xffff : 0};
+    struct job t = {.j = {w, x, y, ldy, e}, .planes = sy_xplanes_of(x), .zero = w->zero != 0};
     bool halves = w->group == 16, int8 = w->layout == SY_LAYOUT_I8;
     t.sum = halves ? t.planes.half_sum : t.planes.sum;
     t.mass = halves ? t.planes.half_mass : t.planes.mass;

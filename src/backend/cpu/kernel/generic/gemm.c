@@ -70,12 +70,64 @@ static void store(const struct sy_panels *w, int64_t row, int64_t panel, const f
     }
 }
 
-/* The 16 weights of element i of a panel, as f32. */
-static void load_column(enum sy_layout layout, const unsigned char *panel, int64_t i, float *to)
+/* Sixteen f16 of plane `at`, group g. */
+static void load_halves(const unsigned char *panel, size_t at, int64_t g, float *to)
 {
     for (int c = 0; c < SY_PANEL; c++) {
         uint16_t h;
-        switch (layout) {
+        memcpy(&h, panel + at + (size_t)(g * SY_PANEL + c) * 2, sizeof h);
+        to[c] = sy_f16_to_f32(h);
+    }
+}
+
+/* a * b + c of three numbers of f16, rounded once: exact in double, and rounded to odd on the way through float. */
+static float fma_f16(float a, float b, float c)
+{
+    double exact = (double)a * b + c;
+    float f = (float)exact;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    if ((double)f != exact && !(bits & 1)) bits += ((double)f < exact) == (f > 0) ? 1 : -1u;
+    memcpy(&f, &bits, sizeof f);
+    return sy_f16_to_f32(sy_f32_to_f16(f));
+}
+
+/* |h| < 2 in f16 to bf16: sign, four bits of exponent of which the first is known, seven of the fraction. */
+static float bf16_of_f16(float h)
+{
+    int16_t bits = (int16_t)sy_f32_to_f16(h);
+    return sy_bf16_to_f32((uint16_t)(((bits + 4) >> 3 & 0x87ff) | 0x3800));
+}
+
+static void load_widened(const struct sy_panels *w, const unsigned char *panel, int64_t i, float *to)
+{
+    float scale[SY_PANEL], min[SY_PANEL];
+    load_halves(panel, w->scale_at, i / w->group, scale);
+    load_halves(panel, w->min_at, i / w->group, min); /* there is none: whatever stands there, unused */
+    for (int c = 0; c < SY_PANEL; c++) {
+        const unsigned char *code = panel + w->code_at;
+        if (w->layout == SY_LAYOUT_B8) {
+            float v = (float)(int8_t)code[(i / 2 * SY_PANEL + c) * 2 + i % 2];
+            to[c] = bf16_of_f16(fma_f16(scale[c], v, w->has_min ? min[c] : 0));
+        } else {
+            uint16_t word;
+            memcpy(&word, code + i / 8 * 64 + c * 4 + i % 2 * 2, sizeof word);
+            float v = 1 + (float)(word >> i % 8 / 2 * 4 & 15) / 16, m = fma_f16(scale[c], -1.5f, 0);
+            to[c] = bf16_of_f16(fma_f16(scale[c], v, w->has_min ? min[c] : m));
+        }
+    }
+}
+
+/* The 16 weights of element i of a panel, as f32. */
+static void load_column(const struct sy_panels *w, const unsigned char *panel, int64_t i, float *to)
+{
+    if (w->layout == SY_LAYOUT_B8 || w->layout == SY_LAYOUT_B4) {
+        load_widened(w, panel, i, to);
+        return;
+    }
+    for (int c = 0; c < SY_PANEL; c++) {
+        uint16_t h;
+        switch (w->layout) {
         case SY_LAYOUT_F32:
             memcpy(to + c, panel + (i * SY_PANEL + c) * 4, 4);
             break;
@@ -90,6 +142,14 @@ static void load_column(enum sy_layout layout, const unsigned char *panel, int64
     }
 }
 
+/* Panels of codes begin with the factors of their columns. */
+static void scale_columns(const unsigned char *panel, float *acc)
+{
+    float factor[SY_PANEL];
+    memcpy(factor, panel, sizeof factor);
+    for (int c = 0; c < SY_PANEL; c++) acc[c] *= factor[c];
+}
+
 static void mul_float(const struct sy_panels *w, const struct sy_xmat *x, int64_t row_lo, int64_t row_hi,
                       int64_t panel_lo, int64_t panel_hi, float *y, int64_t ldy, const struct sy_epilogue *e)
 {
@@ -99,7 +159,7 @@ static void mul_float(const struct sy_panels *w, const struct sy_xmat *x, int64_
             float acc[SY_PANEL] = {0};
             for (int64_t i = 0; i < w->k; i++) {
                 float column[SY_PANEL], v;
-                load_column(w->layout, panel, i, column);
+                load_column(w, panel, i, column);
                 if (x->kind == SY_X_BF16) {
                     uint16_t h;
                     memcpy(&h, xr + i * 2, sizeof h);
@@ -109,18 +169,9 @@ static void mul_float(const struct sy_panels *w, const struct sy_xmat *x, int64_
                 }
                 for (int c = 0; c < SY_PANEL; c++) acc[c] += v * column[c];
             }
+            if (w->group) scale_columns(panel, acc);
             store(w, r, p, acc, y, ldy, e);
         }
-}
-
-/* Sixteen f16 of plane `at`, group g. */
-static void load_halves(const unsigned char *panel, size_t at, int64_t g, float *to)
-{
-    for (int c = 0; c < SY_PANEL; c++) {
-        uint16_t h;
-        memcpy(&h, panel + at + (size_t)(g * SY_PANEL + c) * 2, sizeof h);
-        to[c] = sy_f16_to_f32(h);
-    }
 }
 
 /* Four consecutive codes of column c, from element i on. */
@@ -165,8 +216,7 @@ static void mul_int(const struct sy_panels *w, const struct sy_xmat *x, int64_t 
                     acc[c] += (float)dot * (v[c] * scale);
                 }
             }
-            memcpy(v, panel, sizeof v);
-            for (int c = 0; c < SY_PANEL; c++) acc[c] *= v[c];
+            scale_columns(panel, acc);
             store(w, r, p, acc, y, ldy, e);
         }
 }
@@ -182,5 +232,7 @@ const struct sy_kernels_gemm sy_gemm_generic = {
             [SY_LAYOUT_WBF16] = mul_float,
             [SY_LAYOUT_I8] = mul_int,
             [SY_LAYOUT_I4] = mul_int,
+            [SY_LAYOUT_B8] = mul_float,
+            [SY_LAYOUT_B4] = mul_float,
         },
 };

@@ -1,0 +1,270 @@
+/* gemm.c - matrix units (Intel AMX): bf16 products of 16 rows by 16 columns by 32 elements, summed in f32.
+ *
+ * Two panels and up to 32 rows are 2 x 2 sums in tile registers, so that each tile loaded is used twice: one product
+ * takes 16 cycles, one load of a tile from the L1 cache 8. Panels of codes are widened to tiles of bf16 first, about
+ * 40 cycles a tile in f16 arithmetic (layout.h), a chunk of CHUNK tiles at a time so that the widened pair stays
+ * in L1 while all rows pass by; for the first rows the two kinds of work are interleaved, since the products of few
+ * rows hide behind the widening.
+ *
+ * The unit's own order of additions defines the result: it sums the even and the odd elements of a tile apart (Intel
+ * SDM, TDPBF16PS), and a sum that goes through memory between chunks comes back as it was. One row takes the unit too. */
+#include "backend/cpu/kernel/avx512/tile.h"
+
+#include <string.h>
+
+enum {
+    TILE = 16,
+    TILE_K = 32,
+    TILE_BYTES = TILE * TILE_K * 2,
+    ROWS = 2 * TILE,
+    ROWS_MAX = 512,
+    CHUNK = 12, /* tiles: of two panels 24 kB, half of an L1 cache */
+    RING = 4,
+};
+
+/* Operand of LDTILECFG (Intel SDM vol. 1, 18.3), palette 1. */
+struct config {
+    uint8_t palette, start, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+};
+
+struct job {
+    struct sy_job j;
+    int rows[2];                            /* of the row tiles that are configured */
+    uint16_t (*wide)[2][TILE * TILE_K]; /* [CHUNK] tiles of two panels, side by side */
+    float (*sums)[2 * TILE];                /* [ROWS_MAX] of two panels, between chunks */
+};
+
+/* Compilers do not know that tile instructions read memory: what was stored before must be there. */
+SY_INLINE void settle(void)
+{
+    __asm__ volatile("" : : : "memory");
+}
+
+/* Registers: 0 and 1 sums of the first row tile, 2 and 3 of the second, 4 and 5 their activations, 6 and 7 weights. */
+static void configure(struct job *t, int64_t n)
+{
+    int first = n < TILE ? (int)n : TILE, second = n < 2 * TILE ? (int)n - first : TILE;
+    if (t->rows[0] == first && t->rows[1] == second) return;
+    t->rows[0] = first;
+    t->rows[1] = second;
+    struct config c = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        bool is_second = i == 2 || i == 3 || i == 5;
+        int rows = i >= 6 ? TILE : is_second ? second : first;
+        c.rows[i] = (uint8_t)rows;
+        c.row_bytes[i] = rows ? 64 : 0;
+    }
+    settle();
+    _tile_loadconfig(&c);
+}
+
+/* h of |h| < 2 from f16 to bf16: MULHRS shifts by three bits with rounding; see layout.h. */
+SY_INLINE __m512i narrow(__m512h h)
+{
+    const __m512i keep = _mm512_set1_epi16((short)0x87ff), exponent = _mm512_set1_epi16(0x3800);
+    __m512i shifted = _mm512_mulhrs_epi16(_mm512_castph_si512(h), _mm512_set1_epi16(1 << 12));
+    return _mm512_ternarylogic_epi32(shifted, keep, exponent, 0xea); /* (a & b) | c */
+}
+
+/* Sixteen f16, each twice: for the two elements of a pair. */
+SY_INLINE __m512h pairs(const void *p)
+{
+    const __m512i twice = _mm512_set_epi16(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8, 8, 7, 7, 6, 6, 5, 5, 4,
+                                           4, 3, 3, 2, 2, 1, 1, 0, 0);
+    __m512i v = _mm512_castsi256_si512(_mm256_load_si256(p));
+    return _mm512_castsi512_ph(_mm512_permutexvar_epi16(twice, v));
+}
+
+/* 1 + n/16 of the nibbles n in bits 6 to 9. */
+SY_INLINE __m512h nibbles(__m512i v)
+{
+    const __m512i mask = _mm512_set1_epi16(0x3c0), one = _mm512_set1_epi16(0x3c00);
+    return _mm512_castsi512_ph(_mm512_ternarylogic_epi32(v, mask, one, 0xea));
+}
+
+/* Tile number i of a panel. */
+SY_INLINE void widen(const struct sy_panels *w, enum sy_layout layout, const int group, const unsigned char *panel,
+                     int64_t i, uint16_t *to)
+{
+    const unsigned char *code = panel + w->code_at + i * (layout == SY_LAYOUT_B4 ? 256 : 512);
+    const int n_group = group == 16 ? 2 : 1;
+    __m512h scale[2], min[2];
+    SY_UNROLL
+    for (int g = 0; g < n_group; g++) {
+        int64_t at = (i * n_group + g) * 32;
+        scale[g] = pairs(panel + w->scale_at + at);
+        if (w->has_min)
+            min[g] = pairs(panel + w->min_at + at);
+        else
+            min[g] = layout == SY_LAYOUT_B4 ? _mm512_mul_ph(scale[g], _mm512_set1_ph((_Float16)-1.5)) : _mm512_setzero_ph();
+    }
+    SY_UNROLL
+    for (int q = 0; q < 4; q++) {
+        const int g = n_group * q / 4;
+        __m512h v[4];
+        if (layout == SY_LAYOUT_B4) {
+            __m512i four = _mm512_load_si512(code + q * 64);
+            v[0] = nibbles(_mm512_slli_epi16(four, 6));
+            v[1] = nibbles(_mm512_slli_epi16(four, 2));
+            v[2] = nibbles(_mm512_srli_epi16(four, 2));
+            v[3] = nibbles(_mm512_srli_epi16(four, 6));
+        } else {
+            SY_UNROLL
+            for (int r = 0; r < 4; r++)
+                v[r] = _mm512_cvtepi16_ph(_mm512_cvtepi8_epi16(_mm256_load_si256((const void *)(code + q * 128 + r * 32))));
+        }
+        SY_UNROLL
+        for (int r = 0; r < 4; r++)
+            _mm512_store_si512(to + (q * 4 + r) * 32, narrow(_mm512_fmadd_ph(v[r], scale[g], min[g])));
+    }
+}
+
+/* One chunk of a block of rows: n tiles from tile number i on. */
+struct chunk {
+    const unsigned char *panel[2], *x; /* x: the chunk's first element of the first row */
+    int64_t i, n;
+    bool first;                        /* chunk: sums start at zero */
+    bool fresh;                        /* rows: the first that see this chunk */
+    int64_t slots;                     /* places for widened tiles: a ring of few when no other rows come */
+    const char *next, *next_end;       /* weights to ask for: the panels after these */
+    size_t ahead;                      /* how much of them with each tile */
+};
+
+SY_INLINE void prefetch(struct chunk *c)
+{
+    const char *end = c->next + c->ahead;
+    for (; c->next < end && c->next < c->next_end; c->next += 64) _mm_prefetch(c->next, _MM_HINT_T1);
+}
+
+SY_INLINE void block(const struct job *t, enum sy_layout layout, const int group, const int R, const int P,
+                     struct chunk *c, float (*sums)[2 * TILE])
+{
+    const struct sy_panels *w = t->j.w;
+    const bool codes = layout != SY_LAYOUT_BF16;
+    int64_t ld = t->j.x->ld;
+    if (c->first) {
+        _tile_zero(0);
+        if (P > 1) _tile_zero(1);
+        if (R > 1) _tile_zero(2);
+        if (R > 1 && P > 1) _tile_zero(3);
+    } else {
+        _tile_loadd(0, sums[0], 8 * TILE);
+        if (P > 1) _tile_loadd(1, sums[0] + TILE, 8 * TILE);
+        if (R > 1) _tile_loadd(2, sums[TILE], 8 * TILE);
+        if (R > 1 && P > 1) _tile_loadd(3, sums[TILE] + TILE, 8 * TILE);
+    }
+    if (codes && c->fresh) {
+        SY_UNROLL
+        for (int p = 0; p < P; p++) widen(w, layout, group, c->panel[p], c->i, t->wide[0][p]);
+    }
+    const unsigned char *x = c->x;
+    for (int64_t i = 0, slot = 0; i < c->n; i++, x += 64) {
+        const void *b[2];
+        int64_t after = slot + 1 == c->slots ? 0 : slot + 1;
+        SY_UNROLL
+        for (int p = 0; p < P; p++) {
+            b[p] = codes ? (const void *)t->wide[slot][p] : c->panel[p] + (c->i + i) * TILE_BYTES;
+            /* A tile ahead: its stores are done before they are loaded as a tile. */
+            if (codes && c->fresh && i + 1 < c->n) widen(w, layout, group, c->panel[p], c->i + i + 1, t->wide[after][p]);
+        }
+        slot = after;
+        prefetch(c);
+        settle();
+        _tile_loadd(4, x, ld);
+        _tile_loadd(6, b[0], 64);
+        if (P > 1) _tile_loadd(7, b[1], 64);
+        if (R > 1) _tile_loadd(5, x + TILE * ld, ld);
+        _tile_dpbf16ps(0, 4, 6);
+        if (P > 1) _tile_dpbf16ps(1, 4, 7);
+        if (R > 1) _tile_dpbf16ps(2, 5, 6);
+        if (R > 1 && P > 1) _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, sums[0], 8 * TILE);
+    if (P > 1) _tile_stored(1, sums[0] + TILE, 8 * TILE);
+    if (R > 1) _tile_stored(2, sums[TILE], 8 * TILE);
+    if (R > 1 && P > 1) _tile_stored(3, sums[TILE] + TILE, 8 * TILE);
+}
+
+/* Rows [row, row + n) of P panels from `panel` on, once all is summed. */
+SY_INLINE void finish(const struct job *t, const int P, int64_t row, int64_t n, int64_t panel, float (*sums)[2 * TILE])
+{
+    __m512 factor[2];
+    __mmask16 columns[2];
+    for (int p = 0; p < P; p++) {
+        columns[p] = sy_columns(&t->j, panel + p);
+        factor[p] = t->j.w->group ? _mm512_load_ps(sy_panel_at(&t->j, panel + p)) : _mm512_set1_ps(1);
+    }
+    for (int64_t r = 0; r < n; r++)
+        for (int p = 0; p < P; p++)
+            sy_store_row(&t->j, row + r, panel + p, columns[p],
+                         _mm512_mul_ps(_mm512_load_ps(sums[r] + p * TILE), factor[p]));
+}
+
+/* Rows [lo, hi), at most ROWS_MAX, of P panels. */
+SY_INLINE void panels(struct job *t, enum sy_layout layout, const int group, const int P, int64_t lo, int64_t hi,
+                      int64_t panel)
+{
+    const struct sy_panels *w = t->j.w;
+    struct chunk c = {.panel = {sy_panel_at(&t->j, panel), sy_panel_at(&t->j, panel + P - 1)}};
+    int64_t n_tile = (w->k + TILE_K - 1) / TILE_K, n_block = (hi - lo + ROWS - 1) / ROWS;
+    int64_t n_most = n_block > 1 ? CHUNK : n_tile;
+    c.slots = n_block > 1 ? CHUNK : RING;
+    c.next = (const char *)c.panel[0] + (size_t)P * w->panel_bytes;
+    c.next_end = c.next + (size_t)P * w->panel_bytes;
+    c.ahead = (size_t)P * w->panel_bytes / (size_t)(n_tile * n_block) + 64;
+    for (; c.i < n_tile; c.i += c.n) {
+        c.n = n_tile - c.i < n_most ? n_tile - c.i : n_most;
+        c.first = c.i == 0;
+        bool last = c.i + c.n == n_tile;
+        for (int64_t r = lo; r < hi; r += ROWS) {
+            /* Sums that no other chunk waits for need no place of their own. */
+            float (*sums)[2 * TILE] = c.first && last ? t->sums : t->sums + (r - lo);
+            int64_t n = hi - r < ROWS ? hi - r : ROWS;
+            c.fresh = r == lo;
+            c.x = t->j.x->data + r * t->j.x->ld + c.i * 64;
+            configure(t, n);
+            if (n > TILE)
+                block(t, layout, group, 2, P, &c, sums);
+            else
+                block(t, layout, group, 1, P, &c, sums);
+            if (last) finish(t, P, r, n, panel, sums);
+        }
+    }
+}
+
+#define MUL(name, layout, group)                                                                                     \
+    static void name(const struct sy_panels *w, const struct sy_xmat *x, int64_t row_lo, int64_t row_hi,             \
+                     int64_t panel_lo, int64_t panel_hi, float *y, int64_t ldy, const struct sy_epilogue *e)         \
+    {                                                                                                                \
+        uint16_t wide[CHUNK][2][TILE * TILE_K] __attribute__((aligned(64)));                                         \
+        float sums[ROWS_MAX][2 * TILE] __attribute__((aligned(64)));                                                 \
+        struct job t = {.j = {w, x, y, ldy, e}, .wide = wide, .sums = sums};                                         \
+        for (int64_t hi, lo = row_lo; lo < row_hi; lo = hi) {                                                        \
+            hi = row_hi - lo < ROWS_MAX ? row_hi : lo + ROWS_MAX;                                                    \
+            int64_t p = panel_lo;                                                                                    \
+            for (; p + 2 <= panel_hi; p += 2) panels(&t, layout, group, 2, lo, hi, p);                               \
+            if (p < panel_hi) panels(&t, layout, group, 1, lo, hi, p);                                               \
+        }                                                                                                            \
+        _tile_release();                                                                                             \
+    }
+MUL(mul_bf16, SY_LAYOUT_BF16, 0)
+MUL(mul_b8_groups, SY_LAYOUT_B8, 32)
+MUL(mul_b8_halves, SY_LAYOUT_B8, 16)
+MUL(mul_b4_groups, SY_LAYOUT_B4, 32)
+MUL(mul_b4_halves, SY_LAYOUT_B4, 16)
+
+static void mul_codes(const struct sy_panels *w, const struct sy_xmat *x, int64_t row_lo, int64_t row_hi,
+                      int64_t panel_lo, int64_t panel_hi, float *y, int64_t ldy, const struct sy_epilogue *e)
+{
+    bool halves = w->group == 16;
+    if (w->layout == SY_LAYOUT_B8)
+        (halves ? mul_b8_halves : mul_b8_groups)(w, x, row_lo, row_hi, panel_lo, panel_hi, y, ldy, e);
+    else
+        (halves ? mul_b4_halves : mul_b4_groups)(w, x, row_lo, row_hi, panel_lo, panel_hi, y, ldy, e);
+}
+
+extern const struct sy_kernels_gemm sy_gemm_amx;
+const struct sy_kernels_gemm sy_gemm_amx = {
+    .mul = {[SY_LAYOUT_BF16] = mul_bf16, [SY_LAYOUT_B8] = mul_codes, [SY_LAYOUT_B4] = mul_codes}};
