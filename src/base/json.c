@@ -227,3 +227,15 @@ void sy_json_quote(struct sy_buf *b, const char *s, size_t n)
     }
     sy_buf_char(b, '"');
 }
+
+static int add_some(const char *text, size_t n, void *ctx)
+{
+    struct sy_buf *b = ctx;
+    sy_buf_add(b, text, n);
+    return b->failed ? -1 : 0;
+}
+
+void sy_json_write(struct sy_buf *b, const struct sy_json *j)
+{
+    if (json_dump_callback(jan(j), add_some, b, JSON_COMPACT | JSON_ENCODE_ANY)) b->failed = true;
+}

@@ -62,5 +62,6 @@ const char *sy_jread_text_or(struct sy_jread *, const char *key, const char *oth
 bool sy_jread_has(const struct sy_jread *, const char *key); /* there and not null */
 sy_status sy_jread_refuse(struct sy_jread *, sy_status, const char *fmt, ...) SY_PRINTF(3, 4); /* if none before */
 
+void sy_json_write(struct sy_buf *, const struct sy_json *); /* appends the value as compact text */
 void sy_json_quote(struct sy_buf *, const char *text, size_t n); /* appends a JSON string, ASCII-safe escapes of control
                                                             characters; invalid UTF-8 becomes U+FFFD */

@@ -326,6 +326,11 @@ bool sy_call_started(const struct sy_call *c)
     return sy_call_done(c);
 }
 
+void sy_call_detach(struct sy_call *c)
+{
+    for (int32_t i = 0; i < c->n_submitted; i++) c->item[i].stream->owner = NULL;
+}
+
 void sy_call_cancel(struct sy_call *c)
 {
     c->cancelled = true;

@@ -62,6 +62,8 @@ bool sy_call_starved(const struct sy_call *); /* prompts are left and none runs:
 void sy_call_feed(struct sy_call *, struct sy_stream *); /* a stream whose owner is this call has news */
 bool sy_call_started(const struct sy_call *);            /* there is a token, or it is done */
 bool sy_call_done(const struct sy_call *);
+/* Of a call that is done, by the thread that takes streams from the loop: what else comes of them is about nothing. */
+void sy_call_detach(struct sy_call *);
 void sy_call_cancel(struct sy_call *);
 
 /* The whole answer as JSON: of a call that is done and has no problem, or of one that has. */

@@ -128,7 +128,7 @@ static void advance(struct req *r)
         req_push_work(r);
     }
     if (!done) return;
-    for (int32_t i = 0; i < c->n_submitted; i++) c->item[i].stream->owner = NULL; /* later news are about nothing */
+    sy_call_detach(c);
     r->in_engine = false;
 }
 
