@@ -205,7 +205,8 @@ static void adopt(struct sy_engine *e, struct seq *s)
 
 static bool admit_one(struct sy_engine *e, struct seq *s)
 {
-    int32_t len = e->plan.block_len, spare = e->n_running; /* each running sequence may soon want a block */
+    int32_t len = e->plan.block_len, spare = 0; /* a block for each running sequence that will want one */
+    for (int32_t i = 0; i < e->n_running; i++) spare += (int64_t)e->running[i]->n_block * len < e->running[i]->n_end;
     int32_t want = (s->n_tok + len - 1) / len;
     if (s->n_swap) {
         if (want + spare > sy_cache_available(&e->cache) || !restore(e, s)) return false;
