@@ -338,15 +338,16 @@ static void test_allocation_failures(void **state)
 {
     (void)state;
     static const char *const sources[] = {
-        "{%- macro f(a, b=1) %}{{ a ~ b }}{{ kwargs }}{{ varargs }}{% endmacro %}{% set ns = namespace(s='') %}"
-        "{% for m in messages if m.role %}{% set ns.s = ns.s + m.content %}{{ loop.length }}{{ f(m.content, 2, 3, "
-        "x=4) }}"
-        "{% endfor %}{{ ns.s | upper | replace('H', 'xyz') }}{{ messages | tojson(indent=2) }}{{ '%s-%5d' % ('a', 3) "
-        "}}"
-        "{{ '{:>5}'.format(1) }}{{ [3,1,2] | sort | join(',') }}{{ {'b':1,'a':2} | dictsort }}"
-        "{% generation %}{{ messages[0].content[::-1] }}{% endgeneration %}{{ 'a b'.split() }}{{ range(3) | list }}"
-        "{{ messages | map(attribute='role') | unique | list }}{{ strftime_now('%d %b') }}{{ 1.5 | round(1) }}"
-        "{% filter indent %}a\nb{% endfilter %}{% call f(1) %}{% endcall %}",
+        ("{%- macro f(a, b=1) %}{{ a ~ b }}{{ kwargs }}{{ varargs }}{% endmacro %}{% set ns = namespace(s='') %}"
+         "{% for m in messages if m.role %}{% set ns.s = ns.s + m.content %}{{ loop.length }}{{ f(m.content, 2, 3, "
+         "x=4) }}"
+         "{% endfor %}{{ ns.s | upper | replace('H', 'xyz') }}{{ messages | tojson(indent=2) }}{{ '%s-%5d' % ('a', "
+         "3) "
+         "}}"
+         "{{ '{:>5}'.format(1) }}{{ [3,1,2] | sort | join(',') }}{{ {'b':1,'a':2} | dictsort }}"
+         "{% generation %}{{ messages[0].content[::-1] }}{% endgeneration %}{{ 'a b'.split() }}{{ range(3) | list }}"
+         "{{ messages | map(attribute='role') | unique | list }}{{ strftime_now('%d %b') }}{{ 1.5 | round(1) }}"
+         "{% filter indent %}a\nb{% endfilter %}{% call f(1) %}{% endcall %}"),
         "{% for i in range(300) %}{{ i }}{{ messages[0].content }}{% generation %}{{ i }}{% endgeneration %}{% "
         "endfor %}",
         "{{ 'é\\n\\x41' }}{{ {1:2} }}{{ 1 if x else 2 }}{% set a, b = 1, 2 %}{% with c = 3 %}{{ c }}{% endwith %}",
