@@ -25,11 +25,13 @@ run_block() { # run_block FILE LINE TEXT
     mkdir "$folder"
     [ "$have_model" -ne 0 ] || ln -s "$model" "$folder/model.gguf"
     ln -s "$root" "$folder/systole"
-    if (cd "$folder" && PATH="$work/bin:$PATH" timeout 300 bash -euo pipefail -c "$3") > "$work/log" 2>&1 < /dev/null; then
+    (cd "$folder" && PATH="$work/bin:$PATH" timeout 300 bash -euo pipefail -c "$3") > "$work/log" 2>&1 < /dev/null
+    code=$?
+    if [ $code -eq 0 ]; then
         passed=$((passed + 1))
     else
         failed=$((failed + 1))
-        echo "FAILED $1:$2: exit $?"
+        echo "FAILED $1:$2: exit $code"
         tail -5 "$work/log"
     fi
 }

@@ -9,7 +9,7 @@ import tempfile
 from support import lib
 from support.lib import ok, refused, run, text
 
-TOKENIZERS = sorted(glob.glob("test/golden/tokenizers/*"))
+TOKENIZERS = sorted(glob.glob("test/golden/tokenizers/*/"))
 CHATML = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
           "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 

@@ -23,9 +23,14 @@ def run(*args, stdin=b"", env=None, timeout=60, program=None):
     return subprocess.run(argv, input=stdin, capture_output=True, timeout=timeout * SLOWER, env=clean)
 
 
+def line_of(args):
+    """The command as a reader wants it in a failure: long lists of ids cut."""
+    return " ".join(str(a) if len(str(a)) < 60 else str(a)[:60] + "..." for a in args)
+
+
 def ok(*args, **kw):
     r = run(*args, **kw)
-    assert r.returncode == 0, "%s: exit %d: %s" % (args, r.returncode, text(r.stderr)[:300])
+    assert r.returncode == 0, "%s: exit %d: %s" % (line_of(args), r.returncode, text(r.stderr)[:300])
     return r.stdout
 
 
@@ -37,11 +42,11 @@ def refused(status, *args, says=(), **kw):
     """Exit status, one line on stderr that names what it should, nothing on stdout."""
     r = run(*args, **kw)
     line = text(r.stderr)
-    assert r.returncode == status, "%s: exit %d instead of %d: %s" % (args, r.returncode, status, line[:300])
-    assert line.startswith("systole: ") and "\n" not in line, "%s: not one line: %r" % (args, line)
+    assert r.returncode == status, "%s: exit %d instead of %d: %s" % (line_of(args), r.returncode, status, line[:300])
+    assert line.startswith("systole: ") and "\n" not in line, "%s: not one line: %r" % (line_of(args), line)
     for part in (says,) if isinstance(says, str) else says:
-        assert part in line, "%s: %r not in %r" % (args, part, line)
-    assert r.stdout == b"", "%s: stdout: %r" % (args, r.stdout[:100])
+        assert part in line, "%s: %r not in %r" % (line_of(args), part, line)
+    assert r.stdout == b"", "%s: stdout: %r" % (line_of(args), r.stdout[:100])
     return line
 
 
