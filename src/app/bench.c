@@ -43,7 +43,8 @@ static bool listed(const char *list, const char *name)
     return false;
 }
 
-/* A flag of another mode on the command line is a mistake; in the environment or a file it may be meant for others. */
+/* A flag of another mode on the command line is a mistake; in the environment or a file it may be meant for others.
+ */
 static sy_status check_flags(const struct sy_args *a, const struct mode *m, struct sy_err *err)
 {
     for (size_t i = 0; i < a->n_arg; i++) {

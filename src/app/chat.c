@@ -24,20 +24,13 @@ struct chat {
     bool over;
 };
 
-/* ---- /commands ---------------------------------------------------------------------------------------------------- */
+/* ---- /commands ------------------------------------------------------------------------------------------ */
 
 struct command {
     const char *name, *arg, *help;
     sy_status (*run)(struct chat *, const char *arg, struct sy_err *);
 };
-static sy_status do_reset(struct chat *c, const char *arg, struct sy_err *err)
-{
-    (void)arg, (void)err;
-    sy_talk_reset(&c->talk, NULL);
-    return SY_OK;
-}
-
-static sy_status do_system(struct chat *c, const char *arg, struct sy_err *err)
+static sy_status do_start(struct chat *c, const char *arg, struct sy_err *err)
 {
     (void)err;
     sy_talk_reset(&c->talk, arg);
@@ -73,8 +66,8 @@ static sy_status do_quit(struct chat *c, const char *arg, struct sy_err *err)
 }
 
 static const struct command commands[] = {
-    {"reset", "", "forget the conversation, the system message too", do_reset},
-    {"system", "[TEXT]", "start again with this system message", do_system},
+    {"reset", "", "forget the conversation, the system message too", do_start},
+    {"system", "[TEXT]", "start again with this system message", do_start},
     {"save", "FILE", "write the conversation as JSON", do_save},
     {"load", "FILE", "continue a saved conversation", do_load},
     {"stats", "", "speed of the last answer, beside its limit", do_stats},
@@ -102,7 +95,7 @@ static sy_status command(struct chat *c, char *text, struct sy_err *err)
     return sy_fail(err, SY_EARG, "unknown command '%.40s'; /help lists them", text);
 }
 
-/* ---- the conversation ---------------------------------------------------------------------------------------------- */
+/* ---- the conversation ----------------------------------------------------------------------------------- */
 
 /* A message: a line, lines joined by \ at their ends, or all between two lines of """. */
 static enum sy_line read_message(struct chat *c)
@@ -159,7 +152,8 @@ static sy_status converse(struct chat *c, struct sy_err *err)
 static sy_status open_chat(struct sy_args *a, struct chat *c, struct sy_err *err)
 {
     const char *home, *history = NULL, *load = sy_arg_text(a, "load");
-    if (!sy_cache_home(&a->arena, &home, NULL) && !sy_dir_make(home, NULL)) history = sy_arena_printf(&a->arena, "%s/chat_history", home);
+    if (!sy_cache_home(&a->arena, &home, NULL) && !sy_dir_make(home, NULL))
+        history = sy_arena_printf(&a->arena, "%s/chat_history", home);
     sy_status st = sy_need_tokenizer(sy_engine_tokenizer(c->talk.engine), sy_arg_text(a, "model"), err);
     if (!st && !sy_engine_template(c->talk.engine))
         st = sy_fail(err, SY_ENOSUP, "'%s' has no chat template: use 'systole run --raw'", sy_arg_text(a, "model"));
@@ -196,7 +190,8 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
 const struct sy_command sy_cmd_chat = {
     .name = "chat",
     .help = "a conversation in the terminal",
-    .about = "Talks to a model. On a terminal lines are edited, with a history kept in the cache folder; from a pipe each line "
+    .about = "Talks to a model. On a terminal lines are edited, with a history kept in the cache folder; from a pipe "
+             "each line "
              "is a message. Ctrl-C stops the answer and keeps what was said; /help lists the commands.",
     .flags = {sy_flags_model, flags, sy_flags_sampling, sy_flags_ctx, sy_flags_engine},
     .examples = examples,

@@ -7,7 +7,10 @@
 
 static const char *const shells[] = {"bash", "zsh", NULL};
 static const struct sy_flag flags[] = {
-    {.name = "man", .kind = SY_FLAG_TEXT, .arg = "DIR", .help = "write the man pages systole.1, systole-run.1, ... into DIR"},
+    {.name = "man",
+     .kind = SY_FLAG_TEXT,
+     .arg = "DIR",
+     .help = "write the man pages systole.1, systole-run.1, ... into DIR"},
     {.name = "completion", .kind = SY_FLAG_CHOICE, .choices = shells, .help = "print completion for a shell"},
     {0},
 };
@@ -64,7 +67,8 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
     } else {
         const struct sy_command *c = a->n_operand ? sy_command_find(a->operand[0]) : NULL;
         if (a->n_operand && !c)
-            st = sy_fail(err, SY_EARG, "help: expected a command, found '%.40s'; 'systole help' lists them", a->operand[0]);
+            st = sy_fail(err, SY_EARG, "help: expected a command, found '%.40s'; 'systole help' lists them",
+                         a->operand[0]);
         else if (c) sy_usage_command(c, &b);
         else sy_usage_all(&b);
         if (!st) st = print(&b, err);

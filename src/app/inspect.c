@@ -42,7 +42,8 @@ static void print_needs(struct sy_buf *b, const struct sy_description *d)
         return;
     }
     const struct sy_info *i = &d->model.info;
-    sy_buf_printf(b, "layers        %d, width %d, vocabulary %d, context %d\n", i->n_layer, i->d_model, i->n_vocab, i->n_ctx);
+    sy_buf_printf(b, "layers        %d, width %d, vocabulary %d, context %d\n", i->n_layer, i->d_model, i->n_vocab,
+                  i->n_ctx);
     add_size(b, "KV cache      ", d->kv_token_bytes);
     sy_buf_printf(b, " a token\n");
     add_size(b, "memory        ", d->bytes + d->kv_bytes);
@@ -68,8 +69,8 @@ static void print_text(struct sy_buf *b, const struct sy_description *d, bool te
     sy_buf_text(b, d->n_format ? "\n" : "");
     sy_buf_printf(b, "tokenizer     %s", d->tok ? "" : "none\n");
     if (d->tok)
-        sy_buf_printf(b, "%d tokens, bos %d, eos %d%s\n", sy_tokenizer_size(d->tok), sy_tokenizer_bos(d->tok), sy_tokenizer_eos(d->tok),
-                      sy_checkpoint_chat_template(d->ckpt, &n) ? ", chat template" : "");
+        sy_buf_printf(b, "%d tokens, bos %d, eos %d%s\n", sy_tokenizer_size(d->tok), sy_tokenizer_bos(d->tok),
+                      sy_tokenizer_eos(d->tok), sy_checkpoint_chat_template(d->ckpt, &n) ? ", chat template" : "");
     print_needs(b, d);
     for (size_t i = 0; tensors && i < sy_checkpoint_count(d->ckpt); i++) {
         const struct sy_tensor *t = sy_checkpoint_at(d->ckpt, i);
@@ -93,10 +94,11 @@ static void print_json(struct sy_buf *b, const struct sy_description *d)
                   d->model.arch ? "true" : "false", d->n_param, d->bytes, d->tok ? "true" : "false",
                   sy_checkpoint_chat_template(d->ckpt, &n) ? "true" : "false");
     if (d->model.arch)
-        sy_buf_printf(b, ",\"layers\":%d,\"d_model\":%d,\"vocabulary\":%d,\"context\":%d,\"kv_token_bytes\":%.0f,"
-                         "\"memory\":{\"ctx_size\":%d,\"max_seqs\":%d,\"weight_bytes\":%.0f,\"kv_bytes\":%.0f}",
-                      d->model.info.n_layer, d->model.info.d_model, d->model.info.n_vocab, d->model.info.n_ctx, d->kv_token_bytes,
-                      d->ctx_len, d->seq_max, d->bytes, d->kv_bytes);
+        sy_buf_printf(b,
+                      ",\"layers\":%d,\"d_model\":%d,\"vocabulary\":%d,\"context\":%d,\"kv_token_bytes\":%.0f,"
+                      "\"memory\":{\"ctx_size\":%d,\"max_seqs\":%d,\"weight_bytes\":%.0f,\"kv_bytes\":%.0f}",
+                      d->model.info.n_layer, d->model.info.d_model, d->model.info.n_vocab, d->model.info.n_ctx,
+                      d->kv_token_bytes, d->ctx_len, d->seq_max, d->bytes, d->kv_bytes);
     sy_buf_text(b, ",\"tensors\":[");
     for (size_t i = 0; i < sy_checkpoint_count(d->ckpt); i++) {
         const struct sy_tensor *t = sy_checkpoint_at(d->ckpt, i);
@@ -132,7 +134,8 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
     struct sy_description d = {0};
     sy_status st = sy_text_model_open(a, &t, err);
     if (!st && !t.ckpt)
-        st = sy_fail(err, SY_EFORMAT, "'%s' holds a tokenizer and no config.json: there is no model to describe", sy_arg_text(a, "model"));
+        st = sy_fail(err, SY_EFORMAT, "'%s' holds a tokenizer and no config.json: there is no model to describe",
+                     sy_arg_text(a, "model"));
     if (!st) st = sy_describe(a, &t, &d, err);
     if (!st) st = show(a, &d, err);
     sy_description_release(&d);
@@ -143,7 +146,8 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
 const struct sy_command sy_cmd_inspect = {
     .name = "inspect",
     .help = "what a model is, its tensors, the memory it needs",
-    .about = "Describes a model without loading it: architecture, parameters, storage formats, tokenizer, and the memory for a "
+    .about = "Describes a model without loading it: architecture, parameters, storage formats, tokenizer, and the "
+             "memory for a "
              "context length (--ctx-size) and a number of sequences (--max-seqs).",
     .flags = {sy_flags_model, flags, sy_flags_ctx, sy_flags_engine},
     .examples = examples,

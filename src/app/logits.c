@@ -8,9 +8,18 @@
 #include "base/file.h"
 
 static const struct sy_flag flags[] = {
-    {.name = "last", .kind = SY_FLAG_INT, .arg = "N", .lo = 1, .hi = 16777216, .otherwise = "all",
+    {.name = "last",
+     .kind = SY_FLAG_INT,
+     .arg = "N",
+     .lo = 1,
+     .hi = 16777216,
+     .otherwise = "all",
      .help = "only the last N positions"},
-    {.name = "out", .letter = 'o', .required = true, .kind = SY_FLAG_TEXT, .arg = "FILE",
+    {.name = "out",
+     .letter = 'o',
+     .required = true,
+     .kind = SY_FLAG_TEXT,
+     .arg = "FILE",
      .help = "the file to write: one tensor 'logits', f32 [positions, vocabulary]"},
     {0},
 };
@@ -41,18 +50,21 @@ static void on_event(void *ctx, const struct sy_event *ev)
 static void write_header(FILE *f, int64_t rows, int64_t cols)
 {
     char head[256];
-    int n = snprintf(head, sizeof head, "{\"logits\":{\"dtype\":\"F32\",\"shape\":[%lld,%lld],\"data_offsets\":[0,%lld]}}",
+    int n = snprintf(head, sizeof head,
+                     "{\"logits\":{\"dtype\":\"F32\",\"shape\":[%lld,%lld],\"data_offsets\":[0,%lld]}}",
                      (long long)rows, (long long)cols, (long long)(rows * cols * 4));
     while (n % 8) head[n++] = ' ';
     for (int i = 0; i < 8; i++) fputc(n >> (8 * i) & (i < 4 ? 255 : 0), f);
     fwrite(head, 1, (size_t)n, f);
 }
 
-static sy_status score(struct sy_args *a, struct sy_engine *e, const struct sy_ids *ids, struct out *o, struct sy_err *err)
+static sy_status score(struct sy_args *a, struct sy_engine *e, const struct sy_ids *ids, struct out *o,
+                       struct sy_err *err)
 {
     int64_t last = sy_arg_given(a, "last") ? sy_arg_int(a, "last") : (int64_t)ids->n;
     if (last > (int64_t)ids->n)
-        return sy_fail(err, SY_EARG, "--last: expected at most the %zu token ids, found %lld", ids->n, (long long)last);
+        return sy_fail(err, SY_EARG, "--last: expected at most the %zu token ids, found %lld", ids->n,
+                       (long long)last);
     struct sy_request q = {.prompt = ids->at,
                            .n_prompt = (int32_t)ids->n,
                            .sampling = {.n_logprob = -1},
@@ -78,7 +90,8 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
     sy_status st = sy_ids_from_flags(a, &ids, &given, err);
     if (!st && !given) st = sy_fail(err, SY_EARG, "logits: expected --ids or --ids-file, found neither");
     if (!st) st = sy_session_open(a, &e, err);
-    if (!st && !(o.file = fopen(path, "wb"))) st = sy_fail(err, SY_EIO, "cannot write '%s': %s", path, strerror(errno));
+    if (!st && !(o.file = fopen(path, "wb")))
+        st = sy_fail(err, SY_EIO, "cannot write '%s': %s", path, strerror(errno));
     if (!st) st = score(a, e, &ids, &o, err);
     if (o.file) {
         bool bad = fflush(o.file) || ferror(o.file) || o.failed;
@@ -95,7 +108,8 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
 const struct sy_command sy_cmd_logits = {
     .name = "logits",
     .help = "write the logits of a token sequence to a file",
-    .about = "Runs the model over token ids and writes the logits after each position as a safetensors file, for comparing "
+    .about = "Runs the model over token ids and writes the logits after each position as a safetensors file, for "
+             "comparing "
              "numbers with other implementations. --compute f32 --kv-dtype f32 is exact enough for that.",
     .flags = {sy_flags_model, flags, sy_flags_ids, sy_flags_ctx, sy_flags_engine},
     .examples = examples,

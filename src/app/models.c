@@ -65,7 +65,8 @@ static void list_architectures(struct sy_buf *b)
 const struct sy_command sy_cmd_models = {
     .name = "models",
     .help = "list the models in the cache",
-    .about = "Lists what was pulled (hf:org/name, or hf:org/name:file for GGUF files) and what lies in the cache's models/ "
+    .about = "Lists what was pulled (hf:org/name, or hf:org/name:file for GGUF files) and what lies in the cache's "
+             "models/ "
              "folder, with kind and size on disk.",
     .flags = {flags},
     .examples = examples,

@@ -9,11 +9,29 @@
 enum { TEXT_BYTES_MAX = 1 << 30 };
 
 static const struct sy_flag flags[] = {
-    {.name = "file", .letter = 'f', .required = true, .kind = SY_FLAG_TEXT, .arg = "FILE", .help = "the text ('-': standard input)"},
-    {.name = "ctx-size", .letter = 'c', .kind = SY_FLAG_INT, .arg = "N", .lo = 2, .hi = 16777216, .number = 512,
+    {.name = "file",
+     .letter = 'f',
+     .required = true,
+     .kind = SY_FLAG_TEXT,
+     .arg = "FILE",
+     .help = "the text ('-': standard input)"},
+    {.name = "ctx-size",
+     .letter = 'c',
+     .kind = SY_FLAG_INT,
+     .arg = "N",
+     .lo = 2,
+     .hi = 16777216,
+     .number = 512,
      .help = "tokens of a window, BOS included"},
-    {.name = "chunks", .kind = SY_FLAG_INT, .arg = "N", .lo = 1, .hi = 1e9, .otherwise = "all", .help = "at most N windows"},
-    {.name = "against-f32", .kind = SY_FLAG_SWITCH,
+    {.name = "chunks",
+     .kind = SY_FLAG_INT,
+     .arg = "N",
+     .lo = 1,
+     .hi = 1e9,
+     .otherwise = "all",
+     .help = "at most N windows"},
+    {.name = "against-f32",
+     .kind = SY_FLAG_SWITCH,
      .help = "also run in float32 and print how far this arithmetic is from it"},
     {.name = "json", .kind = SY_FLAG_SWITCH, .help = "print a JSON object"},
     {0},
@@ -55,8 +73,13 @@ static void on_event(void *ctx, const struct sy_event *ev)
 
 static sy_status score_window(struct sy_engine *e, struct score *s, struct sy_err *err)
 {
-    struct sy_request q = {.prompt = s->window, .n_prompt = s->n, .sampling = {.n_logprob = -1}, .no_cache_read = true,
-                           .on_event = on_event, .on_logits = on_logits, .ctx = s};
+    struct sy_request q = {.prompt = s->window,
+                           .n_prompt = s->n,
+                           .sampling = {.n_logprob = -1},
+                           .no_cache_read = true,
+                           .on_event = on_event,
+                           .on_logits = on_logits,
+                           .ctx = s};
     sy_status st = sy_engine_submit(e, &q, NULL, err);
     s->done = false;
     bool worked = true;
@@ -78,10 +101,11 @@ static sy_status open_reference(struct sy_args *a, struct sy_engine *e, struct s
 }
 
 /* Windows do not overlap; each starts with BOS where the tokenizer adds one. The first token of a window is given. */
-static sy_status score_text(struct sy_args *a, struct sy_engine *e, const struct sy_ids *ids, bool bos, int64_t *windows,
-                            struct score *s, struct sy_err *err)
+static sy_status score_text(struct sy_args *a, struct sy_engine *e, const struct sy_ids *ids, bool bos,
+                            int64_t *windows, struct score *s, struct sy_err *err)
 {
-    int64_t ctx = sy_engine_plan(e)->ctx_len, step = ctx - bos, most = sy_arg_given(a, "chunks") ? sy_arg_int(a, "chunks") : INT64_MAX;
+    int64_t ctx = sy_engine_plan(e)->ctx_len, step = ctx - bos,
+            most = sy_arg_given(a, "chunks") ? sy_arg_int(a, "chunks") : INT64_MAX;
     int32_t *window = sy_arena_array(&a->arena, (size_t)ctx, sizeof *window);
     if (!window) return sy_fail(err, SY_ENOMEM, "no memory for a window of %lld tokens", (long long)ctx);
     struct sy_progress bar;
@@ -121,17 +145,19 @@ static sy_status measure(struct sy_args *a, struct sy_engine *e, const char *tex
     sy_ids_release(&probe);
     if (st) return st;
     double count = (double)s.count, mean = s.sum / count;
-    double error = exp(mean) * sqrt((s.sum2 / count - mean * mean) / (count - 1)); /* standard error, by the delta method */
+    double error =
+        exp(mean) * sqrt((s.sum2 / count - mean * mean) / (count - 1)); /* standard error, by the delta method */
     const struct sy_compare *c = &s.compare;
     double kl = c->n ? c->kl_sum / (double)c->n : 0, same = c->n ? (double)c->n_same / (double)c->n : 0;
     if (!sy_arg_on(a, "json")) {
         printf("%.4f +- %.4f over %lld tokens\n", exp(mean), error, (long long)s.count);
         if (c->n)
-            printf("against f32: KL divergence mean %.5f, largest %.4f; same first token %.2f %%\n", kl, c->kl_max, 100 * same);
+            printf("against f32: KL divergence mean %.5f, largest %.4f; same first token %.2f %%\n", kl, c->kl_max,
+                   100 * same);
         return SY_OK;
     }
-    printf("{\"perplexity\":%.6f,\"error\":%.6f,\"nll\":%.8f,\"tokens\":%lld,\"windows\":%lld,\"ctx_size\":%d", exp(mean), error,
-           mean, (long long)s.count, (long long)windows, sy_engine_plan(e)->ctx_len);
+    printf("{\"perplexity\":%.6f,\"error\":%.6f,\"nll\":%.8f,\"tokens\":%lld,\"windows\":%lld,\"ctx_size\":%d",
+           exp(mean), error, mean, (long long)s.count, (long long)windows, sy_engine_plan(e)->ctx_len);
     if (c->n) printf(",\"kl_mean\":%.6e,\"kl_max\":%.6e,\"same_top\":%.6f", kl, c->kl_max, same);
     puts("}");
     return SY_OK;
@@ -153,9 +179,10 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
 const struct sy_command sy_cmd_perplexity = {
     .name = "perplexity",
     .help = "how well a model predicts a text",
-    .about = "Cuts a text into windows that do not overlap and prints exp of the mean negative log probability of their "
-             "tokens, with its standard error. A window starts with BOS where the tokenizer adds one; its first token is "
-             "given, every other one is scored.",
+    .about =
+        "Cuts a text into windows that do not overlap and prints exp of the mean negative log probability of their "
+        "tokens, with its standard error. A window starts with BOS where the tokenizer adds one; its first token is "
+        "given, every other one is scored.",
     .flags = {sy_flags_model, flags, sy_flags_engine},
     .examples = examples,
     .run = run,

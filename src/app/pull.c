@@ -24,10 +24,11 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
 const struct sy_command sy_cmd_pull = {
     .name = "pull",
     .help = "fetch a model from the hub into the cache",
-    .about = "Fetches a model from a hub that speaks Hugging Face's protocol, checks every file's digest, and prints "
-             "where it lies. An interrupted pull continues where it stopped; what is already there and unchanged is "
-             "not fetched again.\nWithout a file name, the folder of config.json and *.safetensors is fetched, or the "
-             "only GGUF file.",
+    .about =
+        "Fetches a model from a hub that speaks Hugging Face's protocol, checks every file's digest, and prints "
+        "where it lies. An interrupted pull continues where it stopped; what is already there and unchanged is "
+        "not fetched again.\nWithout a file name, the folder of config.json and *.safetensors is fetched, or the "
+        "only GGUF file.",
     .operands = "hf:org/name[:file]",
     .n_operand_min = 1,
     .n_operand_max = 1,

@@ -11,8 +11,15 @@ enum { OUT_TEXT, OUT_IDS, OUT_JSON, PROMPT_BYTES_MAX = 64 << 20 };
 static const char *const outputs[] = {"text", "ids", "json", NULL};
 static const struct sy_flag flags[] = {
     {.name = "raw", .kind = SY_FLAG_SWITCH, .help = "the prompt as it is, without the model's chat template"},
-    {.name = "system", .letter = 's', .kind = SY_FLAG_TEXT, .arg = "TEXT", .help = "the system message of the chat template"},
-    {.name = "output", .kind = SY_FLAG_CHOICE, .choices = outputs, .otherwise = "text",
+    {.name = "system",
+     .letter = 's',
+     .kind = SY_FLAG_TEXT,
+     .arg = "TEXT",
+     .help = "the system message of the chat template"},
+    {.name = "output",
+     .kind = SY_FLAG_CHOICE,
+     .choices = outputs,
+     .otherwise = "text",
      .help = "text streams the answer; ids streams token ids; json prints all of it at the end"},
     {.name = "ignore-eos", .kind = SY_FLAG_SWITCH, .help = "go on after an end-of-text token"},
     {0},
@@ -62,7 +69,9 @@ static sy_status read_prompt(struct sy_args *a, struct sy_buf *text, struct sy_e
     }
     if (a->n_operand == 0) {
         if (isatty(STDIN_FILENO))
-            return sy_fail(err, SY_EARG, "run: expected PROMPT, --ids or text on standard input, found none; see 'systole run --help'");
+            return sy_fail(
+                err, SY_EARG,
+                "run: expected PROMPT, --ids or text on standard input, found none; see 'systole run --help'");
         char *in;
         size_t n;
         sy_status st = sy_file_read(&a->app->env, "-", PROMPT_BYTES_MAX, &in, &n, err);
@@ -80,7 +89,8 @@ static sy_status make_prompt(struct sy_args *a, const struct sy_engine *e, const
     const char *system = sy_arg_text(a, "system");
     bool raw = sy_arg_on(a, "raw") || !sy_engine_template(e);
     if (raw && system)
-        return sy_fail(err, SY_EARG, "--system: expected a model with a chat template and no --raw; write it into the prompt");
+        return sy_fail(err, SY_EARG,
+                       "--system: expected a model with a chat template and no --raw; write it into the prompt");
     if (raw) return sy_prompt_raw(e, text->at, text->len, ids, err);
     struct sy_buf messages;
     sy_buf_init(&messages, &a->app->env, 0);
@@ -113,8 +123,12 @@ static sy_status answer(struct sy_args *a, struct sy_engine *e, const struct sy_
     struct out o = {.form = sy_arg_choice(a, "output")};
     const struct sy_tokenizer *tok = sy_engine_tokenizer(e);
     if (!tok && !sy_arg_given(a, "output")) o.form = OUT_IDS;
-    struct sy_answer_opt opt = {.prompt = ids, .n_max = (int32_t)sy_arg_int(a, "max-tokens"), .ctx = &o,
-                                .ignore_eos = sy_arg_on(a, "ignore-eos"), .on_text = on_text, .on_id = on_id};
+    struct sy_answer_opt opt = {.prompt = ids,
+                                .n_max = (int32_t)sy_arg_int(a, "max-tokens"),
+                                .ctx = &o,
+                                .ignore_eos = sy_arg_on(a, "ignore-eos"),
+                                .on_text = on_text,
+                                .on_id = on_id};
     opt.stop = sy_arg_texts(a, "stop", &opt.n_stop);
     opt.wants_text = o.form == OUT_TEXT || opt.n_stop || (o.form == OUT_JSON && tok);
     sy_status st = sy_session_sampling(a, e, &opt.sampling, err);
@@ -156,10 +170,12 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
 const struct sy_command sy_cmd_run = {
     .name = "run",
     .help = "answer one prompt, streaming to stdout",
-    .about = "Answers one prompt and streams the answer to standard output. A model with a chat template gets the prompt as "
-             "the user's message; --raw continues it as plain text, with the tokenizer's BOS in front unless the text "
-             "starts with it. Special tokens written in a message stay plain text; in a raw prompt they are recognised.\n"
-             "On a terminal the speed is printed last, beside what the memory allows.",
+    .about =
+        "Answers one prompt and streams the answer to standard output. A model with a chat template gets the prompt "
+        "as "
+        "the user's message; --raw continues it as plain text, with the tokenizer's BOS in front unless the text "
+        "starts with it. Special tokens written in a message stay plain text; in a raw prompt they are recognised.\n"
+        "On a terminal the speed is printed last, beside what the memory allows.",
     .operands = "[PROMPT...]",
     .n_operand_max = 1 << 20,
     .flags = {sy_flags_model, flags, sy_flags_ids, sy_flags_sampling, sy_flags_ctx, sy_flags_engine},

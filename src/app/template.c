@@ -10,9 +10,16 @@
 enum { TEMPLATE_BYTES_MAX = 1 << 20 };
 
 static const struct sy_flag flags[] = {
-    {.name = "model", .letter = 'm', .kind = SY_FLAG_TEXT, .arg = "MODEL", .help = "take its template and special tokens"},
+    {.name = "model",
+     .letter = 'm',
+     .kind = SY_FLAG_TEXT,
+     .arg = "MODEL",
+     .help = "take its template and special tokens"},
     {.name = "template", .kind = SY_FLAG_TEXT, .arg = "FILE", .help = "a template in a file of its own"},
-    {.name = "messages", .required = true, .kind = SY_FLAG_TEXT, .arg = "FILE",
+    {.name = "messages",
+     .required = true,
+     .kind = SY_FLAG_TEXT,
+     .arg = "FILE",
      .help = "JSON array of messages {\"role\", \"content\", ...} ('-': standard input)"},
     {.name = "tools", .kind = SY_FLAG_TEXT, .arg = "FILE", .help = "JSON array of tools"},
     {.name = "kwargs", .kind = SY_FLAG_TEXT, .arg = "JSON", .help = "JSON object of further variables"},
@@ -20,11 +27,15 @@ static const struct sy_flag flags[] = {
     {.name = "bos-token", .kind = SY_FLAG_TEXT, .arg = "TEXT", .help = "value of bos_token"},
     {.name = "eos-token", .kind = SY_FLAG_TEXT, .arg = "TEXT", .help = "value of eos_token"},
     {.name = "pad-token", .kind = SY_FLAG_TEXT, .arg = "TEXT", .help = "value of pad_token"},
-    {.name = "now", .kind = SY_FLAG_TEXT, .arg = "TIME", .help = "the time strftime_now tells, as 2025-03-09T14:05:07"},
+    {.name = "now",
+     .kind = SY_FLAG_TEXT,
+     .arg = "TIME",
+     .help = "the time strftime_now tells, as 2025-03-09T14:05:07"},
     {0},
 };
 static const struct sy_example examples[] = {
-    {"echo '[{\"role\":\"user\",\"content\":\"Hi\"}]' | systole template -m model.gguf --messages - --add-generation-prompt",
+    {"echo '[{\"role\":\"user\",\"content\":\"Hi\"}]' | systole template -m model.gguf --messages - "
+     "--add-generation-prompt",
      "the prompt a chat sends to the model"},
     {0},
 };
@@ -45,7 +56,9 @@ static sy_status source(struct sy_args *a, struct input *in, const char **text, 
         return st;
     }
     *text = in->model.ckpt ? sy_checkpoint_chat_template(in->model.ckpt, n) : NULL;
-    return *text ? SY_OK : sy_fail(err, SY_ENOSUP, "'%s' has no chat template; give one with --template", sy_arg_text(a, "model"));
+    return *text ? SY_OK
+                 : sy_fail(err, SY_ENOSUP, "'%s' has no chat template; give one with --template",
+                           sy_arg_text(a, "model"));
 }
 
 static sy_status read_all(struct sy_args *a, struct input *in, struct sy_render *r, struct sy_err *err)
@@ -59,14 +72,18 @@ static sy_status read_all(struct sy_args *a, struct input *in, struct sy_render 
         if (st) st = sy_while(err, SY_EARG, "--kwargs");
     }
     if (st) return st;
-    if (!sy_json_is_array(in->messages)) return sy_fail(err, SY_EFORMAT, "--messages: expected a JSON array of messages");
-    if (tools && !sy_json_is_array(in->tools)) return sy_fail(err, SY_EFORMAT, "--tools: expected a JSON array of tools");
+    if (!sy_json_is_array(in->messages))
+        return sy_fail(err, SY_EFORMAT, "--messages: expected a JSON array of messages");
+    if (tools && !sy_json_is_array(in->tools))
+        return sy_fail(err, SY_EFORMAT, "--tools: expected a JSON array of tools");
     if (kwargs && !sy_json_is_object(in->kwargs)) return sy_fail(err, SY_EARG, "--kwargs: expected a JSON object");
-    *r = (struct sy_render){.messages = in->messages, .tools = in->tools, .kwargs = in->kwargs, .now = sy_wall_clock()};
+    *r = (struct sy_render){
+        .messages = in->messages, .tools = in->tools, .kwargs = in->kwargs, .now = sy_wall_clock()};
     if (!now) return SY_OK;
     struct tm tm = {0};
     const char *end = strptime(now, "%Y-%m-%dT%H:%M:%S", &tm);
-    if (!end || *end) return sy_fail(err, SY_EARG, "--now: expected a time such as 2025-03-09T14:05:07, found '%.40s'", now);
+    if (!end || *end)
+        return sy_fail(err, SY_EARG, "--now: expected a time such as 2025-03-09T14:05:07, found '%.40s'", now);
     r->now = (int64_t)timegm(&tm);
     return SY_OK;
 }
@@ -113,7 +130,8 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
 const struct sy_command sy_cmd_template = {
     .name = "template",
     .help = "render a chat template",
-    .about = "Renders a conversation through a model's chat template, or one in a file, and prints the prompt with nothing "
+    .about = "Renders a conversation through a model's chat template, or one in a file, and prints the prompt with "
+             "nothing "
              "added. Templates are the Jinja subset of published models, rendered as the transformers library does.",
     .flags = {flags},
     .examples = examples,

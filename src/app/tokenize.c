@@ -7,10 +7,14 @@
 enum { TEXT_BYTES_MAX = 1 << 30 };
 
 static const struct sy_flag flags[] = {
-    {.name = "special", .kind = SY_FLAG_SWITCH, .help = "add what the tokenizer's post-processor adds: BOS and the like"},
+    {.name = "special",
+     .kind = SY_FLAG_SWITCH,
+     .help = "add what the tokenizer's post-processor adds: BOS and the like"},
     {.name = "plain", .kind = SY_FLAG_SWITCH, .help = "special tokens written in the text stay plain text"},
     {.name = "json", .kind = SY_FLAG_SWITCH, .help = "print [1,2,3]"},
-    {.name = "pieces", .kind = SY_FLAG_SWITCH, .help = "print a line per token: its id and its text in the vocabulary"},
+    {.name = "pieces",
+     .kind = SY_FLAG_SWITCH,
+     .help = "print a line per token: its id and its text in the vocabulary"},
     {0},
 };
 static const struct sy_example examples[] = {
@@ -43,7 +47,8 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
     sy_status st = sy_text_model_open(a, &t, err);
     if (!st) st = sy_need_tokenizer(t.tok, sy_arg_text(a, "model"), err);
     if (!st) st = sy_file_read(&a->app->env, "-", TEXT_BYTES_MAX, &text, &n, err);
-    unsigned how = (sy_arg_on(a, "special") ? SY_ENCODE_SPECIAL : 0u) | (sy_arg_on(a, "plain") ? SY_ENCODE_PLAIN : 0u);
+    unsigned how =
+        (sy_arg_on(a, "special") ? SY_ENCODE_SPECIAL : 0u) | (sy_arg_on(a, "plain") ? SY_ENCODE_PLAIN : 0u);
     if (!st) st = sy_tokenizer_encode(t.tok, text, n, how, &ids, err);
     if (!st) print(a, t.tok, &ids);
     sy_delete(&a->app->env, text);
@@ -55,8 +60,9 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
 const struct sy_command sy_cmd_tokenize = {
     .name = "tokenize",
     .help = "text on standard input to token ids",
-    .about = "Reads text from standard input and prints its token ids. Special tokens written in the text are recognised "
-             "unless --plain is given; bytes that are not UTF-8 are read as U+FFFD.",
+    .about =
+        "Reads text from standard input and prints its token ids. Special tokens written in the text are recognised "
+        "unless --plain is given; bytes that are not UTF-8 are read as U+FFFD.",
     .flags = {sy_flags_model, flags},
     .examples = examples,
     .run = run,

@@ -1,7 +1,8 @@
 /* fail_nth.c - a library to preload that makes one allocation of a program fail.
  *
  * FAIL_AT=n: the n-th call of malloc, calloc, realloc, aligned_alloc, posix_memalign or anonymous mmap answers "no
- * memory"; FAIL_FROM=n: that one and every later one. COUNT_TO=FILE: the number of calls is written there at the end. */
+ * memory"; FAIL_FROM=n: that one and every later one. COUNT_TO=FILE: the number of calls is written there at the end.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

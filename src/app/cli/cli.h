@@ -3,8 +3,8 @@
 #include "app/app.h"
 #include "base/buf.h"
 
-/* Parses argv[1..] after the command's name, then the environment, then --config FILE. On failure (SY_EARG) the message
- * names the flag, what was expected and what was found. Release in every case. */
+/* Parses argv[1..] after the command's name, then the environment, then --config FILE. On failure (SY_EARG) the
+ * message names the flag, what was expected and what was found. Release in every case. */
 SY_CHECK sy_status sy_args_parse(struct sy_args *, struct sy_app *, const struct sy_command *, int argc, char **argv,
                                  struct sy_err *);
 void sy_args_release(struct sy_args *);
@@ -33,7 +33,7 @@ void sy_suggest_init(struct sy_suggest *, const char *wanted);
 void sy_suggest_offer(struct sy_suggest *, const char *candidate);
 const char *sy_suggest_best(const struct sy_suggest *);
 
-void sy_usage_all(struct sy_buf *);                               /* systole --help */
+void sy_usage_all(struct sy_buf *);                                /* systole --help */
 void sy_usage_command(const struct sy_command *, struct sy_buf *); /* systole run --help */
 void sy_man_main(struct sy_buf *);                                 /* systole.1 */
 void sy_man_command(const struct sy_command *, struct sy_buf *);   /* systole-run.1 */

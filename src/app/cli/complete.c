@@ -9,10 +9,7 @@ static bool is_path(const struct sy_flag *f)
     return f->arg && (!strcmp(f->arg, "FILE") || !strcmp(f->arg, "DIR") || !strcmp(f->arg, "MODEL"));
 }
 
-static void bash_name(void *ctx, const struct sy_flag *f)
-{
-    sy_buf_printf(ctx, " --%s", f->name);
-}
+static void bash_name(void *ctx, const struct sy_flag *f) { sy_buf_printf(ctx, " --%s", f->name); }
 
 /* How each flag's value completes, as a case of the shell. Flags of the same name complete alike everywhere. */
 static void bash_value(void *ctx, const struct sy_flag *f)
@@ -106,8 +103,9 @@ void sy_complete_zsh(struct sy_buf *b)
         zsh_text(b, sy_commands[i]->help);
         sy_buf_text(b, "'\n");
     }
-    sy_buf_text(b, "  )\n  _describe command commands\n  return\nfi\nlocal command=$words[2]\n(( CURRENT-- ))\nshift words\n"
-                   "case $command in\n");
+    sy_buf_text(
+        b, "  )\n  _describe command commands\n  return\nfi\nlocal command=$words[2]\n(( CURRENT-- ))\nshift words\n"
+           "case $command in\n");
     for (size_t i = 0; sy_commands[i]; i++) {
         sy_buf_printf(b, "  %s) _arguments -s \\\n", sy_commands[i]->name);
         sy_flags_each(sy_commands[i], zsh_flag, b);

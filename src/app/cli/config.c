@@ -10,10 +10,7 @@
 enum { CONFIG_BYTES_MAX = 1 << 20 };
 
 /* These act at once, so only the command line may say them; config in a config file would be a loop. */
-static bool line_only(const struct sy_flag *f)
-{
-    return !strcmp(f->name, "help") || !strcmp(f->name, "version");
-}
+static bool line_only(const struct sy_flag *f) { return !strcmp(f->name, "help") || !strcmp(f->name, "version"); }
 
 sy_status sy_args_environment(struct sy_args *a, struct sy_err *err)
 {
@@ -44,7 +41,8 @@ static void offer(void *ctx, const struct sy_flag *f)
     sy_suggest_offer(&s->near, f->name);
 }
 
-/* One file may serve several commands: a key that some other command has is passed over, a key that none has is a typo. */
+/* One file may serve several commands: a key that some other command has is passed over, a key that none has is a
+ * typo. */
 static sy_status check_key(const char *key, const char *where, struct sy_err *err)
 {
     struct search s = {0};
@@ -100,7 +98,8 @@ sy_status sy_args_config(struct sy_args *a, const char *path, struct sy_err *err
     size_t n;
     sy_status st = sy_file_read(&a->app->env, path, CONFIG_BYTES_MAX, &text, &n, err);
     if (st) return sy_while(err, SY_EARG, "--config");
-    if (memchr(text, 0, n)) st = sy_fail(err, SY_EARG, "--config: '%s' is not a text file: it holds a NUL byte", path);
+    if (memchr(text, 0, n))
+        st = sy_fail(err, SY_EARG, "--config: '%s' is not a text file: it holds a NUL byte", path);
     int number = 0;
     for (char *line = text, *next; line && !st; line = next) {
         next = strchr(line, '\n');

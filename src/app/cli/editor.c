@@ -27,16 +27,14 @@ static struct sy_editor *self(EditLine *el)
     return data;
 }
 
-static char *prompt_of(EditLine *el)
-{
-    return (char *)(uintptr_t)self(el)->prompt;
-}
+static char *prompt_of(EditLine *el) { return (char *)(uintptr_t)self(el)->prompt; }
 
 /* A character, or Ctrl-C: libedit's own reader would sleep through it, for SIGINT goes to a thread of its own. */
 static int next_char(EditLine *el, wchar_t *out)
 {
     struct sy_editor *e = self(el);
-    struct pollfd p[2] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = sy_interrupt_fd(e->app->interrupt), .events = POLLIN}};
+    struct pollfd p[2] = {{.fd = STDIN_FILENO, .events = POLLIN},
+                          {.fd = sy_interrupt_fd(e->app->interrupt), .events = POLLIN}};
     mbstate_t state = {0};
     for (;;) {
         if (poll(p, 2, -1) < 0 && errno != EINTR) return -1;
@@ -96,10 +94,7 @@ void sy_editor_free(struct sy_editor *e)
     sy_delete(&e->app->env, e);
 }
 
-bool sy_editor_terminal(const struct sy_editor *e)
-{
-    return e->el != NULL;
-}
+bool sy_editor_terminal(const struct sy_editor *e) { return e->el != NULL; }
 
 void sy_editor_remember(struct sy_editor *e, const char *text)
 {

@@ -8,10 +8,7 @@
 
 #include "app/cli/cli.h"
 
-bool sy_flag_takes_value(const struct sy_flag *f)
-{
-    return f->kind != SY_FLAG_SWITCH;
-}
+bool sy_flag_takes_value(const struct sy_flag *f) { return f->kind != SY_FLAG_SWITCH; }
 
 void sy_flags_each(const struct sy_command *cmd, void (*each)(void *, const struct sy_flag *), void *ctx)
 {
@@ -68,17 +65,19 @@ void sy_flag_default(const struct sy_flag *f, struct sy_buf *b)
 {
     if (f->otherwise) sy_buf_text(b, f->otherwise);
     else if (f->kind == SY_FLAG_SIZE && f->number != 0) add_size(b, f->number);
-    else if ((f->kind == SY_FLAG_INT || f->kind == SY_FLAG_NUM) && f->number != 0) sy_buf_printf(b, "%.15g", f->number);
+    else if ((f->kind == SY_FLAG_INT || f->kind == SY_FLAG_NUM) && f->number != 0)
+        sy_buf_printf(b, "%.15g", f->number);
 }
 
-/* ---- values --------------------------------------------------------------------------------------------------- */
+/* ---- values --------------------------------------------------------------------------------------------- */
 
 static sy_status refuse(const struct sy_flag *f, const char *text, const char *where, struct sy_err *err)
 {
     struct sy_buf want;
     sy_buf_init(&want, sy_env_default(), 0);
     sy_flag_expects(f, &want);
-    sy_status st = sy_fail(err, SY_EARG, "%s: expected %s, found '%.60s'", where, want.at ? want.at : "another value", text);
+    sy_status st =
+        sy_fail(err, SY_EARG, "%s: expected %s, found '%.60s'", where, want.at ? want.at : "another value", text);
     sy_buf_release(&want);
     return st;
 }
@@ -204,7 +203,7 @@ static struct sy_arg *find_letter(const struct sy_args *a, char letter)
     return NULL;
 }
 
-/* ---- argv ------------------------------------------------------------------------------------------------------ */
+/* ---- argv ----------------------------------------------------------------------------------------------- */
 
 static sy_status unknown_flag(const struct sy_args *a, const char *text, size_t n, struct sy_err *err)
 {
@@ -214,8 +213,7 @@ static sy_status unknown_flag(const struct sy_args *a, const char *text, size_t 
     sy_suggest_init(&s, name);
     for (size_t i = 0; i < a->n_arg; i++) sy_suggest_offer(&s, a->arg[i].flag->name);
     const char *best = sy_suggest_best(&s);
-    if (best)
-        return sy_fail(err, SY_EARG, "%s: unknown flag '--%s'; did you mean '--%s'?", a->cmd->name, name, best);
+    if (best) return sy_fail(err, SY_EARG, "%s: unknown flag '--%s'; did you mean '--%s'?", a->cmd->name, name, best);
     return sy_fail(err, SY_EARG, "%s: unknown flag '--%s'; 'systole %s --help' lists them", a->cmd->name, name,
                    a->cmd->name);
 }
@@ -330,12 +328,9 @@ sy_status sy_args_parse(struct sy_args *a, struct sy_app *app, const struct sy_c
     return check_operands(a, err);
 }
 
-void sy_args_release(struct sy_args *a)
-{
-    sy_arena_release(&a->arena);
-}
+void sy_args_release(struct sy_args *a) { sy_arena_release(&a->arena); }
 
-/* ---- reading values ---------------------------------------------------------------------------------------------- */
+/* ---- reading values ------------------------------------------------------------------------------------- */
 
 static const struct sy_arg *must_find(const struct sy_args *a, const char *name)
 {

@@ -62,15 +62,9 @@ void sy_interrupt_hold(struct sy_interrupt *in)
     atomic_store(&in->held, true);
 }
 
-void sy_interrupt_drop(struct sy_interrupt *in)
-{
-    atomic_store(&in->held, false);
-}
+void sy_interrupt_drop(struct sy_interrupt *in) { atomic_store(&in->held, false); }
 
-bool sy_interrupt_seen(const struct sy_interrupt *in)
-{
-    return atomic_load(&in->seen) > 0;
-}
+bool sy_interrupt_seen(const struct sy_interrupt *in) { return atomic_load(&in->seen) > 0; }
 
 void sy_interrupt_clear(struct sy_interrupt *in)
 {
@@ -79,7 +73,4 @@ void sy_interrupt_clear(struct sy_interrupt *in)
     atomic_store(&in->seen, 0);
 }
 
-int sy_interrupt_fd(const struct sy_interrupt *in)
-{
-    return in->fd;
-}
+int sy_interrupt_fd(const struct sy_interrupt *in) { return in->fd; }

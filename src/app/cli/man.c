@@ -66,9 +66,11 @@ void sy_man_command(const struct sy_command *c, struct sy_buf *b)
 {
     char name[64];
     size_t n = 0;
-    for (const char *s = c->name; *s && n < sizeof name - 1; s++) name[n++] = (char)(*s >= 'a' && *s <= 'z' ? *s - 32 : *s);
+    for (const char *s = c->name; *s && n < sizeof name - 1; s++)
+        name[n++] = (char)(*s >= 'a' && *s <= 'z' ? *s - 32 : *s);
     name[n] = 0;
-    sy_buf_printf(b, ".TH SYSTOLE\\-%s 1 \"\" \"systole " SY_VERSION "\" \"Systole\"\n.SH NAME\nsystole\\-%s \\- ", name, c->name);
+    sy_buf_printf(b, ".TH SYSTOLE\\-%s 1 \"\" \"systole " SY_VERSION "\" \"Systole\"\n.SH NAME\nsystole\\-%s \\- ",
+                  name, c->name);
     add_line(b, "", c->help);
     sy_buf_printf(b, ".SH SYNOPSIS\n.B systole %s\n[flags]\n", c->name);
     if (c->operands) add_line(b, ".I ", c->operands);

@@ -18,7 +18,8 @@ static size_t edits(const char *a, const char *b)
         now[0] = i;
         for (size_t j = 1; j <= nb; j++) {
             now[j] = least(least(up[j], now[j - 1]) + 1, up[j - 1] + (a[i - 1] != b[j - 1]));
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) now[j] = least(now[j], up2[j - 2] + 1);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                now[j] = least(now[j], up2[j - 2] + 1);
         }
     }
     return d[na % 3][nb];

@@ -12,7 +12,7 @@ enum { SY_EXIT_INTERRUPTED = 130 };
 struct sy_interrupt;
 SY_CHECK sy_status sy_interrupt_new(const struct sy_env *, struct sy_interrupt **out, struct sy_err *);
 void sy_interrupt_hold(struct sy_interrupt *);
-void sy_interrupt_drop(struct sy_interrupt *);  /* Ctrl-C ends the process again */
+void sy_interrupt_drop(struct sy_interrupt *); /* Ctrl-C ends the process again */
 bool sy_interrupt_seen(const struct sy_interrupt *);
 void sy_interrupt_clear(struct sy_interrupt *); /* forgets those seen */
 int sy_interrupt_fd(const struct sy_interrupt *);
@@ -23,7 +23,7 @@ struct sy_progress {
     bool on, terminal, drawn;
     char label[64];
     uint64_t t_start, t_drawn;
-    double done_start;   /* where this run began, for the speed of a resumed download */
+    double done_start; /* where this run began, for the speed of a resumed download */
     int tenth;
 };
 void sy_progress_init(struct sy_progress *, const struct sy_env *, bool on, const char *label);

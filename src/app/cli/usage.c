@@ -67,7 +67,8 @@ static void add_range(struct sy_buf *b, const struct sy_flag *f)
     struct sy_buf def;
     sy_buf_init(&def, b->env, 0);
     sy_flag_default(f, &def);
-    bool ranged = f->kind == SY_FLAG_INT || f->kind == SY_FLAG_NUM || f->kind == SY_FLAG_SIZE || f->kind == SY_FLAG_CHOICE;
+    bool ranged =
+        f->kind == SY_FLAG_INT || f->kind == SY_FLAG_NUM || f->kind == SY_FLAG_SIZE || f->kind == SY_FLAG_CHOICE;
     if (ranged || def.len) sy_buf_text(b, " (");
     if (ranged) sy_flag_expects(f, b);
     if (def.len) sy_buf_printf(b, "%sdefault: %s", ranged ? "; " : "", def.at);
@@ -81,7 +82,9 @@ static void add_flag(void *ctx, const struct sy_flag *f)
     char left[80], letter[8] = "    ";
     if (f->letter) snprintf(letter, sizeof letter, "-%c, ", f->letter);
     int n = snprintf(left, sizeof left, "  %s--%s%s%s", letter, f->name, f->arg || f->choices ? " " : "",
-                     f->arg ? f->arg : f->choices ? "WORD" : "");
+                     f->arg       ? f->arg
+                     : f->choices ? "WORD"
+                                  : "");
     sy_buf_printf(b, "%-*s ", FLAG_COLUMN, left);
     if (n > FLAG_COLUMN - 1) sy_buf_printf(b, "\n%*s", FLAG_COLUMN + 1, "");
     sy_buf_init(&text, b->env, 0);
@@ -113,8 +116,10 @@ void sy_usage_command(const struct sy_command *c, struct sy_buf *b)
 
 void sy_usage_all(struct sy_buf *b)
 {
-    sy_buf_text(b, "systole " SY_VERSION ": runs large language models.\n\nusage: systole COMMAND [flags] ...\n\ncommands:\n");
-    for (size_t i = 0; sy_commands[i]; i++) sy_buf_printf(b, "  %-12s  %s\n", sy_commands[i]->name, sy_commands[i]->help);
+    sy_buf_text(b, "systole " SY_VERSION
+                   ": runs large language models.\n\nusage: systole COMMAND [flags] ...\n\ncommands:\n");
+    for (size_t i = 0; sy_commands[i]; i++)
+        sy_buf_printf(b, "  %-12s  %s\n", sy_commands[i]->name, sy_commands[i]->help);
     sy_buf_text(b, "\n'systole COMMAND --help' tells more, with examples; 'systole --version' prints the version.\n");
     add_facts(b, "environment", sy_variables);
     add_facts(b, "exit status", sy_exit_statuses);

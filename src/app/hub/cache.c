@@ -13,7 +13,9 @@ sy_status sy_cache_home(struct sy_arena *arena, const char **dir, struct sy_err 
     const char *set = getenv("SYSTOLE_HOME"), *home = getenv("HOME");
     if (set && *set) *dir = sy_arena_text(arena, set, strlen(set));
     else if (home && *home) *dir = sy_arena_printf(arena, "%s/.cache/systole", home);
-    else return sy_fail(err, SY_EARG, "expected SYSTOLE_HOME or HOME in the environment, found neither: no place for models");
+    else
+        return sy_fail(err, SY_EARG,
+                       "expected SYSTOLE_HOME or HOME in the environment, found neither: no place for models");
     return *dir ? SY_OK : sy_fail(err, SY_ENOMEM, "no memory for the cache's path");
 }
 
@@ -32,10 +34,7 @@ sy_status sy_dir_make(const char *path, struct sy_err *err)
     return sy_dir_exists(path) ? SY_OK : sy_fail(err, SY_EIO, "cannot make the folder '%s': it is a file", path);
 }
 
-bool sy_repo_named(const char *model)
-{
-    return !strncmp(model, "hf:", 3);
-}
+bool sy_repo_named(const char *model) { return !strncmp(model, "hf:", 3); }
 
 /* One component of a repository's name: what the hub allows, and nothing that means something in a path. */
 static size_t name_len(const char *s)
@@ -101,7 +100,8 @@ sy_status sy_repo_cached(struct sy_arena *arena, const struct sy_repo *r, const 
     }
     if (!file) return SY_OK;
     bool folder = !strcmp(file, ".");
-    if (folder || all_there(arena, r->dir, file)) *path = folder ? r->dir : sy_arena_printf(arena, "%s/%s", r->dir, file);
+    if (folder || all_there(arena, r->dir, file))
+        *path = folder ? r->dir : sy_arena_printf(arena, "%s/%s", r->dir, file);
     return SY_OK;
 }
 
@@ -109,7 +109,8 @@ sy_status sy_model_path(struct sy_args *a, const char *model, const char **path,
 {
     if (!sy_repo_named(model)) {
         if (!sy_file_exists(model) && !sy_dir_exists(model))
-            return sy_fail(err, SY_EIO, "--model: expected a .gguf file, a folder or hf:org/name, found no '%s'", model);
+            return sy_fail(err, SY_EIO, "--model: expected a .gguf file, a folder or hf:org/name, found no '%s'",
+                           model);
         *path = model;
         return SY_OK;
     }

@@ -42,10 +42,7 @@ void sy_digest_restart(struct sy_digest *d)
     EVP_DigestUpdate(d->md, head, (size_t)n + 1);
 }
 
-void sy_digest_feed(struct sy_digest *d, const void *bytes, size_t n)
-{
-    EVP_DigestUpdate(d->md, bytes, n);
-}
+void sy_digest_feed(struct sy_digest *d, const void *bytes, size_t n) { EVP_DigestUpdate(d->md, bytes, n); }
 
 bool sy_digest_matches(struct sy_digest *d, char found[static 65])
 {

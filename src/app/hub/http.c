@@ -69,7 +69,7 @@ void sy_url_path(struct sy_buf *b, const char *path)
     }
 }
 
-/* ---- one request, and whether to try again --------------------------------------------------------------------- */
+/* ---- one request, and whether to try again -------------------------------------------------------------- */
 
 static void set_url(struct sy_http *h, const char *url)
 {
@@ -121,15 +121,16 @@ static sy_status explain(struct sy_http *h, CURLcode c, const char *url, const c
                        h->message[0] ? h->message : curl_easy_strerror(c));
     if (status == 401 || status == 403)
         return sy_fail(err, SY_EIO, "hf:%.80s: %.60s answered %ld: %s", repo, h->endpoint, status,
-                       getenv("HF_TOKEN") ? "HF_TOKEN may not read this model; accept its terms or use another token"
-                                          : "a private, gated or unknown model; set HF_TOKEN to a token that may read it");
+                       getenv("HF_TOKEN")
+                           ? "HF_TOKEN may not read this model; accept its terms or use another token"
+                           : "a private, gated or unknown model; set HF_TOKEN to a token that may read it");
     if (status == 404)
         return sy_fail(err, SY_EIO, "hf:%.80s: %.60s has no '%.120s' (404); check the name", repo, h->endpoint, url);
-    return sy_fail(err, SY_EIO, "hf:%.80s: %.60s answered %ld for '%.120s'; try again later", repo, h->endpoint, status,
-                   url);
+    return sy_fail(err, SY_EIO, "hf:%.80s: %.60s answered %ld for '%.120s'; try again later", repo, h->endpoint,
+                   status, url);
 }
 
-/* ---- text ------------------------------------------------------------------------------------------------------------ */
+/* ---- text ----------------------------------------------------------------------------------------------- */
 
 struct text {
     struct sy_buf *out;
@@ -175,13 +176,14 @@ sy_status sy_http_text(struct sy_http *h, const char *url, const char *repo, str
         next[0] = 0;
         set_url(h, url);
         c = curl_easy_perform(h->curl);
-        if (out->failed) return sy_fail(err, SY_ENOMEM, "hf:%.80s: the hub's answer is larger than %zu bytes", repo, out->limit);
+        if (out->failed)
+            return sy_fail(err, SY_ENOMEM, "hf:%.80s: the hub's answer is larger than %zu bytes", repo, out->limit);
         if (!worth_retrying(c, http_status(h))) break;
     }
     return c == CURLE_OK ? SY_OK : explain(h, c, url, repo, err);
 }
 
-/* ---- downloads --------------------------------------------------------------------------------------------------------- */
+/* ---- downloads ------------------------------------------------------------------------------------------ */
 
 struct flow {
     struct sy_sink *sink;
@@ -235,8 +237,8 @@ sy_status sy_http_download(struct sy_http *h, const char *url, const char *repo,
         } else if (sink->have < sink->total) {
             if (++tried == TRIES && c != CURLE_OK) return explain(h, c, url, repo, err);
             if (tried == TRIES)
-                return sy_fail(err, SY_EIO, "hf:%.80s: '%.120s': expected %lld bytes, the server stops at %lld", repo, url,
-                               (long long)sink->total, (long long)sink->have);
+                return sy_fail(err, SY_EIO, "hf:%.80s: '%.120s': expected %lld bytes, the server stops at %lld", repo,
+                               url, (long long)sink->total, (long long)sink->have);
             wait_before(h, tried);
         }
     }

@@ -1,8 +1,9 @@
 /* hub.h - models by name: the cache on disk, and pulling from a model hub that speaks Hugging Face's protocol.
  *
- * Cache: $SYSTOLE_HOME (default ~/.cache/systole). hub/org/name/ holds what was pulled, models/ what the user put there.
- * A file has its final name only once it is complete and its digest was checked; until then it is FILE.part, which an
- * interrupted pull continues. hub/org/name/.complete names what to open when a whole repository was pulled. */
+ * Cache: $SYSTOLE_HOME (default ~/.cache/systole). hub/org/name/ holds what was pulled, models/ what the user put
+ * there. A file has its final name only once it is complete and its digest was checked; until then it is FILE.part,
+ * which an interrupted pull continues. hub/org/name/.complete names what to open when a whole repository was pulled.
+ */
 #pragma once
 #include "app/app.h"
 #include "base/buf.h"
@@ -29,7 +30,7 @@ struct sy_cached {
     const char *model; /* as -m takes it */
     const char *kind, *path;
     int64_t bytes;
-    bool incomplete;   /* an interrupted pull left parts */
+    bool incomplete; /* an interrupted pull left parts */
 };
 /* Calls each for every model in the cache. */
 SY_CHECK sy_status sy_cache_each(struct sy_arena *, void (*each)(void *ctx, const struct sy_cached *), void *ctx,
@@ -38,12 +39,12 @@ SY_CHECK sy_status sy_cache_each(struct sy_arena *, void (*each)(void *ctx, cons
 /* "x-00002-of-00005.gguf": number 2 of 5, and the length of what precedes "-00002". False: not a shard. */
 bool sy_shard_name(const char *path, int *number, int *count, size_t *n_stem);
 
-/* ---- the repository's listing ----------------------------------------------------------------------------------- */
+/* ---- the repository's listing --------------------------------------------------------------------------- */
 
 struct sy_hub_file {
-    const char *path;  /* checked: relative, below the repository */
+    const char *path; /* checked: relative, below the repository */
     int64_t bytes;
-    bool lfs;          /* digest: SHA-256 of the bytes; else git's SHA-1 of the blob */
+    bool lfs; /* digest: SHA-256 of the bytes; else git's SHA-1 of the blob */
     char digest[65];
     bool wanted;
 };
@@ -57,18 +58,19 @@ SY_CHECK sy_status sy_listing_add(struct sy_arena *, const struct sy_env *, cons
 /* Marks what opening the model needs; *open is what to open, relative to the repository ("." for a folder). */
 SY_CHECK sy_status sy_listing_choose(struct sy_listing *, const struct sy_repo *, const char **open, struct sy_err *);
 
-/* ---- HTTP (libcurl) and digests (libcrypto) ----------------------------------------------------------------------- */
+/* ---- HTTP (libcurl) and digests (libcrypto) ------------------------------------------------------------- */
 
 struct sy_http;
 SY_CHECK sy_status sy_http_new(const struct sy_env *, struct sy_http **out, struct sy_err *);
 void sy_http_free(struct sy_http *);
-/* url: below HF_ENDPOINT when it starts with '/'. link_next: the page that follows, or empty. Retries what is worth it. */
+/* url: below HF_ENDPOINT when it starts with '/'. link_next: the page that follows, or empty. Retries what is worth
+ * it. */
 SY_CHECK sy_status sy_http_text(struct sy_http *, const char *url, const char *repo, struct sy_buf *out,
                                 char *link_next, size_t n_link_next, struct sy_err *);
-struct sy_sink { /* where a download goes; bytes come in order */
-    int64_t have, total;                                      /* total is known: more bytes than that are refused */
-    bool (*write)(void *ctx, const void *bytes, size_t n);    /* false: *err_no says why */
-    bool (*restart)(void *ctx);                               /* forget everything: the server cannot resume */
+struct sy_sink {                                           /* where a download goes; bytes come in order */
+    int64_t have, total;                                   /* total is known: more bytes than that are refused */
+    bool (*write)(void *ctx, const void *bytes, size_t n); /* false: *err_no says why */
+    bool (*restart)(void *ctx);                            /* forget everything: the server cannot resume */
     void *ctx;
     int err_no;
 };

@@ -23,23 +23,23 @@ static bool path_safe(const char *path)
     }
 }
 
-static bool is_hex(const char *s, size_t n)
-{
-    return s && strlen(s) == n && strspn(s, "0123456789abcdef") == n;
-}
+static bool is_hex(const char *s, size_t n) { return s && strlen(s) == n && strspn(s, "0123456789abcdef") == n; }
 
 static sy_status add_file(struct sy_arena *arena, const struct sy_json *j, struct sy_listing *l, struct sy_err *err)
 {
     const char *path = sy_json_text(sy_json_get(j, "path"));
     if (!path || !path_safe(path))
-        return sy_fail(err, SY_EFORMAT, "the hub's listing names the file '%.100s': expected a relative path inside the "
-                       "repository; nothing was written", path ? path : "");
+        return sy_fail(err, SY_EFORMAT,
+                       "the hub's listing names the file '%.100s': expected a relative path inside the "
+                       "repository; nothing was written",
+                       path ? path : "");
     const struct sy_json *lfs = sy_json_get(j, "lfs");
     const char *digest = sy_json_text(sy_json_get(sy_json_is_object(lfs) ? lfs : j, "oid"));
     struct sy_hub_file f = {.lfs = sy_json_is_object(lfs), .bytes = sy_json_int(sy_json_get(j, "size"), -1)};
     if (f.lfs) f.bytes = sy_json_int(sy_json_get(lfs, "size"), f.bytes);
     if (f.bytes < 0 || !is_hex(digest, f.lfs ? 64 : 40))
-        return sy_fail(err, SY_EFORMAT, "the hub's listing of '%.100s': expected a size and a digest, found none", path);
+        return sy_fail(err, SY_EFORMAT, "the hub's listing of '%.100s': expected a size and a digest, found none",
+                       path);
     memcpy(f.digest, digest, strlen(digest) + 1);
     f.path = sy_arena_text(arena, path, strlen(path));
     if (l->n == FILES_MAX) return sy_fail(err, SY_ENOSUP, "the repository has more than %d files", FILES_MAX);
@@ -72,7 +72,7 @@ sy_status sy_listing_add(struct sy_arena *arena, const struct sy_env *env, const
     return st;
 }
 
-/* ---- what makes the model ---------------------------------------------------------------------------------------- */
+/* ---- what makes the model ------------------------------------------------------------------------------- */
 
 static bool ends_with(const char *s, const char *tail)
 {
@@ -88,7 +88,8 @@ static bool top_level(const struct sy_hub_file *f, const char *tail)
 static size_t count_top(const struct sy_listing *l, const char *head, const char *tail)
 {
     size_t n = 0;
-    for (size_t i = 0; i < l->n; i++) n += top_level(&l->file[i], tail) && !strncmp(l->file[i].path, head, strlen(head));
+    for (size_t i = 0; i < l->n; i++)
+        n += top_level(&l->file[i], tail) && !strncmp(l->file[i].path, head, strlen(head));
     return n;
 }
 
@@ -111,7 +112,8 @@ static sy_status refuse_with_choices(const struct sy_listing *l, const struct sy
             at += (size_t)snprintf(names + at, sizeof names - at, "%s%.60s", at ? ", " : "", l->file[i].path);
         if (at >= sizeof names) at = sizeof names - 1;
     }
-    return sy_fail(err, SY_EARG, "hf:%.80s %s; its GGUF files: %s%s", r->id, why, n ? names : "none", n > 8 ? ", ..." : "");
+    return sy_fail(err, SY_EARG, "hf:%.80s %s; its GGUF files: %s%s", r->id, why, n ? names : "none",
+                   n > 8 ? ", ..." : "");
 }
 
 static sy_status want_gguf(struct sy_listing *l, const struct sy_repo *r, struct sy_hub_file *f, const char **open,
@@ -126,7 +128,9 @@ static sy_status want_gguf(struct sy_listing *l, const struct sy_repo *r, struct
     for (size_t i = 0; i < l->n; i++) {
         int k, of;
         struct sy_hub_file *g = &l->file[i];
-        if (!sy_shard_name(g->path, &k, &of, &other) || of != count || other != stem || memcmp(g->path, f->path, stem)) continue;
+        if (!sy_shard_name(g->path, &k, &of, &other) || of != count || other != stem ||
+            memcmp(g->path, f->path, stem))
+            continue;
         g->wanted = true;
         found++;
     }

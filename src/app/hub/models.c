@@ -50,10 +50,12 @@ struct seen { /* of one folder */
 
 static void walk_dir(struct walk *w, const char *dir, const char *name, int depth);
 
-static void walk_entry(struct walk *w, const char *dir, const char *name, int depth, const char *entry, struct seen *s)
+static void walk_entry(struct walk *w, const char *dir, const char *name, int depth, const char *entry,
+                       struct seen *s)
 {
     const char *sep = !w->hub ? "/" : depth == 0 ? "" : depth == 2 ? ":" : "/";
-    char *path = sy_arena_printf(w->arena, "%s/%s", dir, entry), *full = sy_arena_printf(w->arena, "%s%s%s", name, sep, entry);
+    char *path = sy_arena_printf(w->arena, "%s/%s", dir, entry),
+         *full = sy_arena_printf(w->arena, "%s%s%s", name, sep, entry);
     int number, count;
     size_t stem;
     if (!path || !full || entry[0] == '.') return;

@@ -30,7 +30,7 @@ struct part { /* one file on its way */
     int fd;
 };
 
-/* ---- one file ---------------------------------------------------------------------------------------------------- */
+/* ---- one file ------------------------------------------------------------------------------------------- */
 
 static bool part_write(void *ctx, const void *bytes, size_t n)
 {
@@ -88,8 +88,9 @@ static sy_status fetch_part(struct part *t, const struct sy_hub_file *f, const c
         t->sink.have = 0;
         if (resumed && clean) continue;
         unlink(path);
-        st = sy_fail(err, SY_EIO, "hf:%.80s: '%.80s': expected digest %.64s, found %.64s; what was fetched is deleted",
-                     t->p->repo->id, f->path, f->digest, found);
+        st =
+            sy_fail(err, SY_EIO, "hf:%.80s: '%.80s': expected digest %.64s, found %.64s; what was fetched is deleted",
+                    t->p->repo->id, f->path, f->digest, found);
         break;
     }
     sy_buf_release(&url);
@@ -143,7 +144,7 @@ static sy_status take_file(struct pull *p, const struct sy_hub_file *f, struct s
     return st;
 }
 
-/* ---- the repository ------------------------------------------------------------------------------------------------- */
+/* ---- the repository ------------------------------------------------------------------------------------- */
 
 static sy_status list(struct pull *p, struct sy_err *err)
 {
@@ -153,7 +154,8 @@ static sy_status list(struct pull *p, struct sy_err *err)
     sy_buf_init(&text, p->arena->env, LISTING_BYTES_MAX);
     sy_status st = SY_OK;
     for (int page = 0; !st && url[0]; page++) {
-        if (page == PAGES_MAX) st = sy_fail(err, SY_ENOSUP, "hf:%s: the listing has more than %d pages", p->repo->id, PAGES_MAX);
+        if (page == PAGES_MAX)
+            st = sy_fail(err, SY_ENOSUP, "hf:%s: the listing has more than %d pages", p->repo->id, PAGES_MAX);
         if (!st) st = sy_http_text(p->http, url, p->repo->id, &text, next, sizeof next, err);
         if (!st) st = sy_listing_add(p->arena, p->arena->env, text.at ? text.at : "", text.len, &p->list, err);
         memcpy(url, next, sizeof url);
@@ -183,8 +185,8 @@ static sy_status check_space(struct pull *p, struct sy_err *err)
     sy_size_text(need, a);
     sy_size_text(room, b);
     if (need <= room) return SY_OK;
-    return sy_fail(err, SY_EIO, "hf:%s: %s are needed in '%.150s', %s are free; make room or set SYSTOLE_HOME", p->repo->id,
-                   a, p->repo->dir, b);
+    return sy_fail(err, SY_EIO, "hf:%s: %s are needed in '%.150s', %s are free; make room or set SYSTOLE_HOME",
+                   p->repo->id, a, p->repo->dir, b);
 }
 
 /* One pull per repository at a time: a second one waits, then finds the work done. */
@@ -196,7 +198,8 @@ static sy_status lock(struct pull *p, int *fd, struct sy_err *err)
     *fd = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
     if (*fd < 0) return sy_fail(err, SY_EIO, "cannot write in '%s': %s", p->repo->dir, strerror(errno));
     if (!flock(*fd, LOCK_EX | LOCK_NB)) return SY_OK;
-    if (!p->args->app->quiet) fprintf(stderr, "systole: hf:%s is being pulled by another process; waiting\n", p->repo->id);
+    if (!p->args->app->quiet)
+        fprintf(stderr, "systole: hf:%s is being pulled by another process; waiting\n", p->repo->id);
     return flock(*fd, LOCK_EX) ? sy_fail(err, SY_EIO, "cannot lock '%s': %s", path, strerror(errno)) : SY_OK;
 }
 

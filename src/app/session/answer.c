@@ -63,7 +63,8 @@ static sy_status loop(struct run *r, struct sy_app *app, struct sy_err *err)
 static void measure(struct run *r, const struct sy_engine_stats *a, const struct sy_engine_stats *b)
 {
     struct sy_answer *w = r->answer;
-    double prefill_s = (double)(b->prefill_ns - a->prefill_ns) / 1e9, decode_s = (double)(b->decode_ns - a->decode_ns) / 1e9;
+    double prefill_s = (double)(b->prefill_ns - a->prefill_ns) / 1e9,
+           decode_s = (double)(b->decode_ns - a->decode_ns) / 1e9;
     double n_decode = (double)(b->decode_tok - a->decode_tok);
     if (prefill_s > 0) w->prefill_tok_s = (double)(b->prefill_tok - a->prefill_tok) / prefill_s;
     if (decode_s <= 0) return;
@@ -109,7 +110,8 @@ void sy_answer_report(struct sy_engine *e, const struct sy_answer *w)
     double peak = w->bytes_s > 0 ? sy_engine_bandwidth(e) : 0;
     if (peak > 0) snprintf(limit, sizeof limit, " (%.1f of %.1f GB/s)", w->bytes_s / 1e9, peak / 1e9);
     const char *isa = strrchr(p->device.isa, ' '); /* the best of those in use stands last */
-    fprintf(stderr, "prompt %d tokens, %.0f tok/s; answer %d tokens, %.1f tok/s%s; first after %.2f s; %d threads, %s\n",
+    fprintf(stderr,
+            "prompt %d tokens, %.0f tok/s; answer %d tokens, %.1f tok/s%s; first after %.2f s; %d threads, %s\n",
             w->n_prompt, w->prefill_tok_s, w->n_gen, w->decode_tok_s, limit, w->first_s, p->device.n_thread,
             isa ? isa + 1 : p->device.isa);
 }

@@ -49,9 +49,15 @@ static void on_event(void *ctx, const struct sy_event *ev)
     if (ev->finish != SY_RUNNING) c->done = true;
 }
 
-sy_status sy_compare_window(struct sy_compare *c, struct sy_engine *e, const int32_t *ids, int32_t n, struct sy_err *err)
+sy_status sy_compare_window(struct sy_compare *c, struct sy_engine *e, const int32_t *ids, int32_t n,
+                            struct sy_err *err)
 {
-    struct sy_request q = {.prompt = ids, .n_prompt = n, .sampling = {.n_logprob = -1}, .no_cache_read = true, .on_logits = keep_row, .ctx = c};
+    struct sy_request q = {.prompt = ids,
+                           .n_prompt = n,
+                           .sampling = {.n_logprob = -1},
+                           .no_cache_read = true,
+                           .on_logits = keep_row,
+                           .ctx = c};
     sy_status st = sy_engine_submit(c->ref, &q, NULL, err);
     q.on_logits = compare_row;
     q.on_event = on_event;
@@ -61,7 +67,8 @@ sy_status sy_compare_window(struct sy_compare *c, struct sy_engine *e, const int
         c->n_row = c->at = 0;
         st = sy_engine_step(c->ref, &worked, err);
         if (!st) st = sy_engine_step(e, &worked, err);
-        if (!st && c->at != c->n_row) st = sy_fail(err, SY_ESHAPE, "the two forwards went out of step: %d rows and %d", c->n_row, c->at);
+        if (!st && c->at != c->n_row)
+            st = sy_fail(err, SY_ESHAPE, "the two forwards went out of step: %d rows and %d", c->n_row, c->at);
     }
     return st;
 }

@@ -16,7 +16,8 @@ static void add_tensor(struct sy_description *d, const struct sy_tensor *t)
 }
 
 /* The backend knows how its cache is laid out; it is opened for nothing else. */
-static sy_status block_bytes(struct sy_args *a, const struct sy_graph *g, int32_t block_len, int64_t *out, struct sy_err *err)
+static sy_status block_bytes(struct sy_args *a, const struct sy_graph *g, int32_t block_len, int64_t *out,
+                             struct sy_err *err)
 {
     const struct sy_backend_ops *ops = sy_backends[0];
     struct sy_backend_opt opt = {.n_thread = 1, .kv_dtype = (enum sy_kv_dtype)sy_arg_choice(a, "kv-dtype")};
@@ -48,7 +49,8 @@ sy_status sy_describe(struct sy_args *a, const struct sy_text_model *t, struct s
 {
     *d = (struct sy_description){.ckpt = t->ckpt, .tok = t->tok};
     for (size_t i = 0; i < sy_checkpoint_count(t->ckpt); i++) add_tensor(d, sy_checkpoint_at(t->ckpt, i));
-    sy_status st = sy_model_open(&a->app->env, sy_checkpoint_config(t->ckpt), sy_checkpoint_path(t->ckpt), &d->model, &d->refusal);
+    sy_status st = sy_model_open(&a->app->env, sy_checkpoint_config(t->ckpt), sy_checkpoint_path(t->ckpt), &d->model,
+                                 &d->refusal);
     /* A model that cannot run can still be looked at. */
     if (st) {
         d->model.arch = NULL;

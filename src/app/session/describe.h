@@ -6,11 +6,11 @@
 enum { SY_FORMATS_MAX = 64 };
 struct sy_description {
     const struct sy_checkpoint *ckpt;
-    const struct sy_tokenizer *tok;    /* NULL: none */
-    struct sy_model model;             /* arch NULL: not supported, `refusal` says why */
-    struct sy_graph *graph;            /* NULL with it */
+    const struct sy_tokenizer *tok; /* NULL: none */
+    struct sy_model model;          /* arch NULL: not supported, `refusal` says why */
+    struct sy_graph *graph;         /* NULL with it */
     struct sy_err refusal;
-    double n_param, bytes;             /* elements and stored bytes of all tensors */
+    double n_param, bytes; /* elements and stored bytes of all tensors */
     struct {
         const struct sy_quant *format;
         size_t n;
@@ -18,7 +18,8 @@ struct sy_description {
     } format[SY_FORMATS_MAX];
     size_t n_format;
     int32_t ctx_len, seq_max;
-    double kv_token_bytes, kv_bytes;   /* of one token; of seq_max sequences of ctx_len */
+    double kv_token_bytes, kv_bytes; /* of one token; of seq_max sequences of ctx_len */
 };
-SY_CHECK sy_status sy_describe(struct sy_args *, const struct sy_text_model *, struct sy_description *, struct sy_err *);
+SY_CHECK sy_status sy_describe(struct sy_args *, const struct sy_text_model *, struct sy_description *,
+                               struct sy_err *);
 void sy_description_release(struct sy_description *);

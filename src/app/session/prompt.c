@@ -47,14 +47,17 @@ sy_status sy_ids_from_flags(struct sy_args *a, struct sy_ids *out, bool *given, 
     size_t n = text ? strlen(text) : 0;
     sy_status st = text ? SY_OK : sy_file_read(&a->app->env, path, IDS_BYTES_MAX, &whole, &n, err);
     if (!st) st = sy_ids_parse(text ? text : whole, n, text ? "--ids" : path, out, err);
-    if (!st && !out->n) st = sy_fail(err, SY_EARG, "%s: expected at least one token id, found none", text ? "--ids" : path);
+    if (!st && !out->n)
+        st = sy_fail(err, SY_EARG, "%s: expected at least one token id, found none", text ? "--ids" : path);
     sy_delete(&a->app->env, whole);
     return st;
 }
 
 sy_status sy_need_tokenizer(const struct sy_tokenizer *t, const char *path, struct sy_err *err)
 {
-    return t ? SY_OK : sy_fail(err, SY_ENOSUP, "'%s' has no tokenizer: text cannot be read or written, give token ids (--ids)", path);
+    return t ? SY_OK
+             : sy_fail(err, SY_ENOSUP,
+                       "'%s' has no tokenizer: text cannot be read or written, give token ids (--ids)", path);
 }
 
 sy_status sy_prompt_raw(const struct sy_engine *e, const char *text, size_t n, struct sy_ids *out, struct sy_err *err)

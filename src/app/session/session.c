@@ -7,10 +7,7 @@
 
 #include "app/hub/hub.h"
 
-static void on_load(void *ctx, double done)
-{
-    sy_progress_share(ctx, done);
-}
+static void on_load(void *ctx, double done) { sy_progress_share(ctx, done); }
 
 struct sy_engine_opt sy_session_opt(const struct sy_args *a)
 {
@@ -56,11 +53,13 @@ sy_status sy_session_sampling(const struct sy_args *a, const struct sy_engine *e
     bool sample = sy_json_bool(sy_json_get(gen, "do_sample"), false);
     if (!sample) gen = NULL;
     *out = (struct sy_sampling){
-        .temperature = (float)choose(a, "temperature", sy_arg_num(a, "temperature"), gen, "temperature", sample ? 1 : 0),
+        .temperature =
+            (float)choose(a, "temperature", sy_arg_num(a, "temperature"), gen, "temperature", sample ? 1 : 0),
         .top_k = (int32_t)choose(a, "top-k", (double)sy_arg_int(a, "top-k"), gen, "top_k", 0),
         .top_p = (float)choose(a, "top-p", sy_arg_num(a, "top-p"), gen, "top_p", 1),
         .min_p = (float)choose(a, "min-p", sy_arg_num(a, "min-p"), gen, "min_p", 0),
-        .repeat_penalty = (float)choose(a, "repeat-penalty", sy_arg_num(a, "repeat-penalty"), gen, "repetition_penalty", 1),
+        .repeat_penalty =
+            (float)choose(a, "repeat-penalty", sy_arg_num(a, "repeat-penalty"), gen, "repetition_penalty", 1),
         .presence_penalty = (float)sy_arg_num(a, "presence-penalty"),
         .frequency_penalty = (float)sy_arg_num(a, "frequency-penalty"),
         .seed = (uint64_t)sy_arg_int(a, "seed"),

@@ -1,5 +1,5 @@
-/* session.h - what commands that run a model share: the engine as the flags describe it, prompts, one answer at a time.
- * Thread: main, which owns the engine. */
+/* session.h - what commands that run a model share: the engine as the flags describe it, prompts, one answer at a
+ * time. Thread: main, which owns the engine. */
 #pragma once
 #include "app/app.h"
 #include "engine/engine.h"
@@ -12,7 +12,7 @@ SY_CHECK sy_status sy_session_open(struct sy_args *, struct sy_engine **out, str
 SY_CHECK sy_status sy_session_sampling(const struct sy_args *, const struct sy_engine *, struct sy_sampling *out,
                                        struct sy_err *);
 
-/* ---- prompts ---------------------------------------------------------------------------------------------------- */
+/* ---- prompts -------------------------------------------------------------------------------------------- */
 
 /* "1,2,3", "[1, 2, 3]" or whitespace between; what: the flag or file, for messages. */
 SY_CHECK sy_status sy_ids_parse(const char *text, size_t n, const char *what, struct sy_ids *out, struct sy_err *);
@@ -31,20 +31,20 @@ SY_CHECK sy_status sy_prompt_chat(const struct sy_engine *, const struct sy_env 
 
 int64_t sy_wall_clock(void); /* seconds since 1970 of the local clock's reading, as templates print dates */
 
-/* ---- text without an engine --------------------------------------------------------------------------------------- */
+/* ---- text without an engine ----------------------------------------------------------------------------- */
 
 /* The text side of a model: of a GGUF file, of a model folder, or of a folder with only a tokenizer.json. Caller's
  * storage; release in every case. */
 struct sy_text_model {
-    struct sy_checkpoint *ckpt;        /* NULL: only a tokenizer */
+    struct sy_checkpoint *ckpt; /* NULL: only a tokenizer */
     struct sy_json *json, *config;
-    struct sy_tokenizer *tok;          /* NULL: none */
+    struct sy_tokenizer *tok; /* NULL: none */
 };
 SY_CHECK sy_status sy_text_model_open(struct sy_args *, struct sy_text_model *, struct sy_err *);
 void sy_text_model_release(struct sy_text_model *);
 SY_CHECK sy_status sy_json_file(const struct sy_env *, const char *path, struct sy_json **out, struct sy_err *);
 
-/* ---- an answer -------------------------------------------------------------------------------------------------- */
+/* ---- an answer ------------------------------------------------------------------------------------------ */
 
 struct sy_answer_opt {
     const struct sy_ids *prompt;
@@ -53,17 +53,17 @@ struct sy_answer_opt {
     bool ignore_eos;
     const char *const *stop; /* [n_stop]; needs a tokenizer */
     size_t n_stop;
-    bool wants_text;         /* needs a tokenizer */
+    bool wants_text; /* needs a tokenizer */
     void (*on_text)(void *ctx, const char *text, size_t n);
     void (*on_id)(void *ctx, int32_t id); /* every generated token, the one that ended it too; NULL: not wanted */
     void *ctx;
 };
 struct sy_answer {
     int32_t n_prompt, n_gen;
-    enum sy_finish finish;   /* CANCELLED: Ctrl-C */
-    double first_s;          /* until the first token */
+    enum sy_finish finish; /* CANCELLED: Ctrl-C */
+    double first_s;        /* until the first token */
     double prefill_tok_s, decode_tok_s;
-    double bytes_s;          /* read from memory while decoding; 0: nothing was decoded */
+    double bytes_s; /* read from memory while decoding; 0: nothing was decoded */
 };
 /* Runs until the answer ends or Ctrl-C is seen (hold the interrupt around it). */
 SY_CHECK sy_status sy_answer(struct sy_app *, struct sy_engine *, const struct sy_answer_opt *, struct sy_answer *,

@@ -92,7 +92,8 @@ sy_status sy_talk_load(struct sy_talk *t, const char *path, struct sy_err *err)
         const char *text = sy_json_text_n(sy_json_get(m, "content"), &n);
         while (role && r < SY_COUNT(roles) && strcmp(role, roles[r])) r++;
         if (!role || !text || r == SY_COUNT(roles))
-            st = sy_fail(err, SY_EFORMAT, "'%s': message %zu: expected \"role\" (system, user or assistant) and \"content\"", path, i);
+            st = sy_fail(err, SY_EFORMAT,
+                         "'%s': message %zu: expected \"role\" (system, user or assistant) and \"content\"", path, i);
         else sy_message_add(&new, role, text, n);
         turns += r == 2;
     }

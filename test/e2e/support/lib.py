@@ -17,7 +17,7 @@ class Skip(Exception):
 
 def run(*args, stdin=b"", env=None, timeout=60, program=None):
     """Runs the program; the environment's SYSTOLE_* and HF_* are not passed on, but for those given."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("SYSTOLE", "HF_"))}
+    clean = {k: v for k, v in os.environ.items() if k == "SYSTOLE_ISA" or not k.startswith(("SYSTOLE", "HF_"))}
     clean.update(env or {})
     argv = [program or PROGRAM] + [str(a) for a in args]
     return subprocess.run(argv, input=stdin, capture_output=True, timeout=timeout * SLOWER, env=clean)
