@@ -55,12 +55,14 @@ static int unknown_command(const char *name)
 static int print_usage(const struct sy_command *c)
 {
     struct sy_buf b;
+    struct sy_err err;
     sy_buf_init(&b, sy_env_default(), 0);
     if (c) sy_usage_command(c, &b);
     else sy_usage_all(&b);
-    if (!b.failed) fwrite(b.at, 1, b.len, stdout);
+    int code = b.failed ? complain(&err, sy_fail(&err, SY_ENOMEM, "no memory for the help text")) : EXIT_OK;
+    if (!code) fwrite(b.at, 1, b.len, stdout);
     sy_buf_release(&b);
-    return finish(EXIT_OK);
+    return finish(code);
 }
 
 static int run(struct sy_app *app, const struct sy_command *c, int argc, char **argv)

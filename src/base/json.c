@@ -1,5 +1,6 @@
 #include "base/json.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdarg.h>
@@ -52,12 +53,12 @@ sy_status sy_json_parse(const struct sy_env *env, const char *text, size_t n, bo
         n = std.len;
     }
     json_error_t e;
+    errno = 0; /* jansson's own code calls some failed allocations a syntax error */
     json_t *j = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
+    bool no_memory = !j && (errno == ENOMEM || json_error_code(&e) == json_error_out_of_memory);
     sy_buf_release(&std);
-    if (!j) {
-        sy_status code = json_error_code(&e) == json_error_out_of_memory ? SY_ENOMEM : SY_EFORMAT;
-        return sy_fail(err, code, "not valid JSON: %s (line %d, column %d)", e.text, e.line, e.column);
-    }
+    if (no_memory) return sy_fail(err, SY_ENOMEM, "no memory to read %zu bytes of JSON", n);
+    if (!j) return sy_fail(err, SY_EFORMAT, "not valid JSON: %s (line %d, column %d)", e.text, e.line, e.column);
     *out = our(j);
     return SY_OK;
 }

@@ -46,7 +46,7 @@ def check(args, stdin=b""):
 
 
 def test_run():
-    check(["run", "-m", MODEL, "--ids", "1,2,3", "-n", "3", "--threads", "2"])
+    check(["run", "-m", MODEL, "--ids", "1,2,3", "-n", "3", "--temperature", "0", "--threads", "2"])
 
 
 def test_run_sampling():

@@ -58,7 +58,8 @@ static void add_flag(void *ctx, const struct sy_flag *f)
     sy_flag_default(f, &more);
     if (more.len == head && !more.failed) more.at[more.len = before] = 0;
     else sy_buf_char(&more, '.');
-    if (!more.failed) add_line(b, "", more.at);
+    if (more.failed) b->failed = true;
+    else add_line(b, "", more.at);
     sy_buf_release(&more);
 }
 

@@ -73,6 +73,7 @@ static void add_range(struct sy_buf *b, const struct sy_flag *f)
     if (ranged) sy_flag_expects(f, b);
     if (def.len) sy_buf_printf(b, "%sdefault: %s", ranged ? "; " : "", def.at);
     if (ranged || def.len) sy_buf_char(b, ')');
+    if (def.failed) b->failed = true;
     sy_buf_release(&def);
 }
 
@@ -91,7 +92,8 @@ static void add_flag(void *ctx, const struct sy_flag *f)
     sy_buf_text(&text, f->help);
     if (f->required) sy_buf_text(&text, " (required)");
     add_range(&text, f);
-    if (!text.failed) add_wrapped(b, text.at, FLAG_COLUMN + 1, FLAG_COLUMN + 1);
+    if (text.failed) b->failed = true;
+    else add_wrapped(b, text.at, FLAG_COLUMN + 1, FLAG_COLUMN + 1);
     sy_buf_release(&text);
 }
 
