@@ -304,26 +304,41 @@ static bool takes(const struct sy_quant *q, enum sy_layout l)
     return false;
 }
 
+/* Sizes are drawn, small ones and those around a tile more often; the work of a case is bounded. */
 static void test_products(void **state)
 {
     (void)state;
-    static const int64_t m[] = {1, 2, 3, 4, 5, 8, 11, 12, 13, 16, 17, 24, 31, 33, 49, 70};
-    static const int64_t n[] = {1, 7, 15, 16, 17, 31, 33, 48, 63, 64, 65, 100, 130};
-    static const int64_t k_float[] = {1, 2, 3, 5, 31, 32, 33, 64, 100, 257, 576, 1000};
-    static const int64_t k_block[] = {1, 2, 3, 4, 5, 8, 9, 18, 33};
+    static const int64_t edge[] = {1, 2, 3, 4, 5, 7, 8, 12, 13, 15, 16, 17, 31, 32, 33, 48, 49, 65};
+    struct rnd r = {2024};
     for (const struct sy_quant *const *q = sy_quants; *q; q++)
         for (enum sy_layout l = 0; l < SY_LAYOUT_COUNT; l++) {
             if (!takes(*q, l)) continue;
-            size_t n_case = SY_COUNT(m) * SY_COUNT(n);
-            for (size_t i = 0; i < n_case; i += (*q)->affine.bits && l < SY_LAYOUT_I8 ? 9 : 3) {
-                int64_t k = (*q)->block_len == 1 ? k_float[i % SY_COUNT(k_float)]
-                                                 : (*q)->block_len * k_block[i % SY_COUNT(k_block)];
-                if (k > 1024 && i % 5) k = (*q)->block_len;
+            for (int i = 0; i < 24; i++) {
+                int64_t m = edge[next(&r) % SY_COUNT(edge)], n = edge[next(&r) % SY_COUNT(edge)];
+                if (i % 6 == 5) m = 1 + next(&r) % 70;
+                if (i % 5 == 4) n = 1 + next(&r) % 130;
+                int64_t room = 400000 / (m * n), k = (*q)->block_len;
+                int64_t n_block = 1 + next(&r) % (k == 1 ? 700 : k == 32 ? 40 : 6);
+                if (k == 1 && i % 3 == 0) n_block = edge[next(&r) % SY_COUNT(edge)];
+                k *= n_block * k < room ? n_block : room / k > 0 ? room / k : 1;
                 struct problem p;
-                pose(&p, *q, l, m[i % SY_COUNT(m)], n[i / SY_COUNT(m)], k);
+                pose(&p, *q, l, m, n, k);
                 check_all(&p);
                 drop(&p);
             }
+        }
+    /* More rows than any kernel takes at once, and more elements than a chunk. */
+    static const char *const names[] = {"q4_1", "q8_0", "bf16", "f16"};
+    for (size_t i = 0; i < SY_COUNT(names); i++)
+        for (enum sy_layout l = 0; l < SY_LAYOUT_COUNT; l++) {
+            if (!takes(sy_quant_by_name(names[i]), l)) continue;
+            struct problem p;
+            pose(&p, sy_quant_by_name(names[i]), l, 531, 17, 96);
+            check_all(&p);
+            drop(&p);
+            pose(&p, sy_quant_by_name(names[i]), l, 35, 3, 4128);
+            check_all(&p);
+            drop(&p);
         }
 }
 

@@ -1,9 +1,12 @@
-/* gemm.c - the meaning of every matrix product, in portable C. One row and one panel at a time; each of the 16
- * results of a panel is one chain of additions in the order of k. */
+/* gemm.c - the meaning of every matrix product, in portable C. A block of 32 elements of a panel is turned into plain
+ * numbers once and used for a few rows; each of the 16 results of a panel is one chain of additions in the order of
+ * k. Loops over 16 columns are what compilers make vectors of. */
 #include "backend/cpu/layout.h"
 
 #include <math.h>
 #include <string.h>
+
+enum { BLOCK = SY_XGROUP, ROWS = 32 };
 
 static void prepare_f32(const float *x, int64_t ldx, int64_t lo, int64_t hi, struct sy_xmat *out)
 {
@@ -119,7 +122,7 @@ static void load_widened(const struct sy_panels *w, const unsigned char *panel, 
 }
 
 /* The 16 weights of element i of a panel, as f32. */
-static void load_column(const struct sy_panels *w, const unsigned char *panel, int64_t i, float *to)
+static void load_weights(const struct sy_panels *w, const unsigned char *panel, int64_t i, float *to)
 {
     if (w->layout == SY_LAYOUT_B8 || w->layout == SY_LAYOUT_B4) {
         load_widened(w, panel, i, to);
@@ -142,6 +145,19 @@ static void load_column(const struct sy_panels *w, const unsigned char *panel, i
     }
 }
 
+static float load_x(const struct sy_xmat *x, int64_t row, int64_t i)
+{
+    const unsigned char *at = x->data + row * x->ld;
+    float v;
+    uint16_t h;
+    if (x->kind == SY_X_F32) {
+        memcpy(&v, at + i * 4, sizeof v);
+        return v;
+    }
+    memcpy(&h, at + i * 2, sizeof h);
+    return sy_bf16_to_f32(h);
+}
+
 /* Panels of codes begin with the factors of their columns. */
 static void scale_columns(const unsigned char *panel, float *acc)
 {
@@ -150,75 +166,92 @@ static void scale_columns(const unsigned char *panel, float *acc)
     for (int c = 0; c < SY_PANEL; c++) acc[c] *= factor[c];
 }
 
+/* Rows [lo, hi), at most ROWS of them, of one panel. */
+static void float_rows(const struct sy_panels *w, const struct sy_xmat *x, int64_t lo, int64_t hi, int64_t p, float *y,
+                       int64_t ldy, const struct sy_epilogue *e)
+{
+    const unsigned char *panel = w->data + (size_t)p * w->panel_bytes;
+    float acc[ROWS][SY_PANEL] = {0}, v[BLOCK][SY_PANEL];
+    for (int64_t i = 0; i < w->k; i += BLOCK) {
+        int64_t n = w->k - i < BLOCK ? w->k - i : BLOCK;
+        for (int64_t j = 0; j < n; j++) load_weights(w, panel, i + j, v[j]);
+        for (int64_t r = lo; r < hi; r++)
+            for (int64_t j = 0; j < n; j++) {
+                float a = load_x(x, r, i + j), *sum = acc[r - lo];
+                for (int c = 0; c < SY_PANEL; c++) sum[c] += a * v[j][c];
+            }
+    }
+    for (int64_t r = lo; r < hi; r++) {
+        if (w->group) scale_columns(panel, acc[r - lo]);
+        store(w, r, p, acc[r - lo], y, ldy, e);
+    }
+}
+
 static void mul_float(const struct sy_panels *w, const struct sy_xmat *x, int64_t row_lo, int64_t row_hi,
                       int64_t panel_lo, int64_t panel_hi, float *y, int64_t ldy, const struct sy_epilogue *e)
 {
     for (int64_t p = panel_lo; p < panel_hi; p++)
-        for (int64_t r = row_lo; r < row_hi; r++) {
-            const unsigned char *panel = w->data + (size_t)p * w->panel_bytes, *xr = x->data + r * x->ld;
-            float acc[SY_PANEL] = {0};
-            for (int64_t i = 0; i < w->k; i++) {
-                float column[SY_PANEL], v;
-                load_column(w, panel, i, column);
-                if (x->kind == SY_X_BF16) {
-                    uint16_t h;
-                    memcpy(&h, xr + i * 2, sizeof h);
-                    v = sy_bf16_to_f32(h);
-                } else {
-                    memcpy(&v, xr + i * 4, sizeof v);
-                }
-                for (int c = 0; c < SY_PANEL; c++) acc[c] += v * column[c];
-            }
-            if (w->group) scale_columns(panel, acc);
-            store(w, r, p, acc, y, ldy, e);
-        }
+        for (int64_t r = row_lo; r < row_hi; r += ROWS)
+            float_rows(w, x, r, row_hi - r < ROWS ? row_hi : r + ROWS, p, y, ldy, e);
 }
 
-/* Four consecutive codes of column c, from element i on. */
-static void load_quad(const struct sy_panels *w, const unsigned char *panel, int64_t i, int c, uint8_t *to)
+/* The codes of BLOCK elements from element i on. */
+static void load_codes(const struct sy_panels *w, const unsigned char *panel, int64_t i, int16_t (*to)[SY_PANEL])
 {
     const unsigned char *code = panel + w->code_at;
-    if (w->layout == SY_LAYOUT_I8) {
-        memcpy(to, code + (i / 4 * SY_PANEL + c) * 4, 4);
-        return;
+    for (int j = 0; j < BLOCK; j++)
+        for (int c = 0; c < SY_PANEL; c++)
+            if (w->layout == SY_LAYOUT_I8) {
+                to[j][c] = code[((i + j) / 4 * SY_PANEL + c) * 4 + j % 4];
+            } else {
+                int v = code[i / BLOCK * 256 + (j % 16 / 4 * SY_PANEL + c) * 4 + j % 4];
+                to[j][c] = (int16_t)(j < 16 ? v & 15 : v >> 4);
+            }
+}
+
+static void int_rows(const struct sy_panels *w, const struct sy_xmat *x, int64_t lo, int64_t hi, int64_t p, float *y,
+                     int64_t ldy, const struct sy_epilogue *e)
+{
+    const unsigned char *panel = w->data + (size_t)p * w->panel_bytes;
+    struct sy_xplanes planes = sy_xplanes_of(x);
+    bool halves = w->group < SY_XGROUP;
+    const int32_t *sums = halves ? planes.half_sum : planes.sum;
+    const float *masses = halves ? planes.half_mass : planes.mass;
+    float acc[ROWS][SY_PANEL] = {0}, v[SY_PANEL];
+    for (int64_t g = 0; w->has_min && g < w->k / w->group; g++) {
+        load_halves(panel, w->min_at, g, v);
+        for (int64_t r = lo; r < hi; r++)
+            for (int c = 0; c < SY_PANEL; c++) acc[r - lo][c] += v[c] * masses[g * x->ld_group + r];
     }
-    memcpy(to, code + i / 32 * 256 + (i % 16 / 4 * SY_PANEL + c) * 4, 4);
-    for (int j = 0; j < 4; j++) to[j] = i % 32 < 16 ? to[j] & 15 : to[j] >> 4;
+    for (int64_t i = 0; i < w->k; i += BLOCK) {
+        int16_t code[BLOCK][SY_PANEL];
+        load_codes(w, panel, i, code);
+        for (int j = 0; j < BLOCK; j += w->group) {
+            int64_t g = (i + j) / w->group;
+            load_halves(panel, w->scale_at, g, v);
+            for (int64_t r = lo; r < hi; r++) {
+                const int8_t *q = (const int8_t *)x->data + r * x->ld + i;
+                float scale = planes.scale[i / SY_XGROUP * x->ld_group + r];
+                int32_t dot[SY_PANEL];
+                for (int c = 0; c < SY_PANEL; c++) dot[c] = sums[g * x->ld_group + r] * (w->zero / 8);
+                for (int l = j; l < j + w->group; l++)
+                    for (int c = 0; c < SY_PANEL; c++) dot[c] += code[l][c] * q[l];
+                for (int c = 0; c < SY_PANEL; c++) acc[r - lo][c] += (float)dot[c] * (v[c] * scale);
+            }
+        }
+    }
+    for (int64_t r = lo; r < hi; r++) {
+        scale_columns(panel, acc[r - lo]);
+        store(w, r, p, acc[r - lo], y, ldy, e);
+    }
 }
 
 static void mul_int(const struct sy_panels *w, const struct sy_xmat *x, int64_t row_lo, int64_t row_hi,
                     int64_t panel_lo, int64_t panel_hi, float *y, int64_t ldy, const struct sy_epilogue *e)
 {
-    bool halves = w->group < SY_XGROUP;
-    struct sy_xplanes xp = sy_xplanes_of(x);
-    const int32_t *sums = halves ? xp.half_sum : xp.sum;
-    const float *masses = halves ? xp.half_mass : xp.mass;
     for (int64_t p = panel_lo; p < panel_hi; p++)
-        for (int64_t r = row_lo; r < row_hi; r++) {
-            const unsigned char *panel = w->data + (size_t)p * w->panel_bytes;
-            const int8_t *q = (const int8_t *)x->data + r * x->ld;
-            float acc[SY_PANEL] = {0}, v[SY_PANEL];
-            for (int64_t g = 0; w->has_min && g < w->k / w->group; g++) {
-                load_halves(panel, w->min_at, g, v);
-                for (int c = 0; c < SY_PANEL; c++) acc[c] += v[c] * masses[g * x->ld_group + r];
-            }
-            for (int64_t g = 0; g < w->k / w->group; g++) {
-                int32_t start = sums[g * x->ld_group + r] * (w->zero / 8);
-                float scale = xp.scale[g * w->group / SY_XGROUP * x->ld_group + r];
-                load_halves(panel, w->scale_at, g, v);
-                for (int c = 0; c < SY_PANEL; c++) {
-                    int32_t dot = start;
-                    for (int64_t i = g * w->group; i < (g + 1) * w->group; i += 4) {
-                        uint8_t code[4];
-                        load_quad(w, panel, i, c, code);
-                        for (int j = 0; j < 4; j++) dot += code[j] * q[i + j];
-                    }
-                    acc[c] += (float)dot * (v[c] * scale);
-                }
-            }
-            scale_columns(panel, acc);
-            store(w, r, p, acc, y, ldy, e);
-        }
+        for (int64_t r = row_lo; r < row_hi; r += ROWS)
+            int_rows(w, x, r, row_hi - r < ROWS ? row_hi : r + ROWS, p, y, ldy, e);
 }
 
 extern const struct sy_kernels_gemm sy_gemm_generic;
