@@ -1,7 +1,7 @@
-/* The CPU backend's threads: every item once, on fewer and on more threads than CPUs; barriers; sleep and wake; failures
- * to allocate and to start; quotas; pages. */
-#include "backend/cpu/pool.h"
+/* The CPU backend's threads: every item once, on fewer and on more threads than CPUs; barriers; sleep and wake;
+ * failures to allocate and to start; quotas; pages. */
 #include "backend/cpu/pages.h"
+#include "backend/cpu/pool.h"
 #include "backend/cpu/pool_int.h"
 
 #include <setjmp.h>
@@ -193,7 +193,7 @@ static void test_no_threads(void **state)
 #endif
 }
 
-/* ---- CPUs ------------------------------------------------------------------------------------------------------ */
+/* ---- CPUs ------------------------------------------------------------------------------------------------ */
 
 static void put(const char *dir, const char *path, const char *text)
 {
@@ -247,7 +247,7 @@ static void test_quota(void **state)
     assert_true(n >= 1 && n <= sysconf(_SC_NPROCESSORS_CONF));
 }
 
-/* ---- pages ------------------------------------------------------------------------------------------------------ */
+/* ---- pages ----------------------------------------------------------------------------------------------- */
 
 static void test_pages(void **state)
 {
@@ -287,9 +287,9 @@ static void test_bandwidth(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_run),       cmocka_unit_test(test_all),        cmocka_unit_test(test_life),
-        cmocka_unit_test(test_idle),      cmocka_unit_test(test_no_memory),  cmocka_unit_test(test_no_threads),
-        cmocka_unit_test(test_quota),     cmocka_unit_test(test_pages),      cmocka_unit_test(test_bandwidth),
+        cmocka_unit_test(test_run),   cmocka_unit_test(test_all),       cmocka_unit_test(test_life),
+        cmocka_unit_test(test_idle),  cmocka_unit_test(test_no_memory), cmocka_unit_test(test_no_threads),
+        cmocka_unit_test(test_quota), cmocka_unit_test(test_pages),     cmocka_unit_test(test_bandwidth),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,8 +14,8 @@
 enum { ROWS = 3, D_MAX = 1100, LD = D_MAX + 5, N = ROWS * LD };
 
 static const int64_t lengths[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 576, 1023, 1100};
-static const float specials[] = {0.0f,      -0.0f,   1e-30f,  -1e-30f, 1e-42f, 87.0f,  -87.5f,    88.5f,  -88.9f,
-                                 -103.0f,   -105.0f, 200.0f,  -200.0f, 3e38f,  -3e38f, INFINITY,  -INFINITY};
+static const float specials[] = {0.0f,    -0.0f,   1e-30f, -1e-30f, 1e-42f, 87.0f,  -87.5f,   88.5f,    -88.9f,
+                                 -103.0f, -105.0f, 200.0f, -200.0f, 3e38f,  -3e38f, INFINITY, -INFINITY};
 
 static float a[N], b[N], y[N], z[N];
 
@@ -38,7 +38,10 @@ static void check_guard(const float *x, int64_t d)
 
 static void close_to(const char *isa, const char *what, float got, double want, double error)
 {
-    if (isnan(want) ? isnan(got) : isinf(want) || fabs(want) > 3.4e38 ? got == (float)want : fabs(got - want) <= error) return;
+    if (isnan(want)                          ? isnan(got)
+        : isinf(want) || fabs(want) > 3.4e38 ? got == (float)want
+                                             : fabs(got - want) <= error)
+        return;
     fail_msg("%s: %s: %.9g, expected %.9g +- %.2g", isa, what, (double)got, want, error);
 }
 
@@ -100,7 +103,8 @@ static void ropes(const char *isa, const struct sy_kernels_vec *vec)
     static const int32_t pos[ROWS] = {0, 77, 131071};
     static const struct {
         int32_t d_head, d_rot, n_head;
-    } dims[] = {{2, 2, 1}, {64, 64, 9}, {80, 20, 3}, {33, 22, 5}, {128, 128, 4}, {96, 70, 2}, {256, 64, 3}, {7, 6, 2}, {9, 0, 3}};
+    } dims[] = {{2, 2, 1},   {64, 64, 9},  {80, 20, 3}, {33, 22, 5}, {128, 128, 4},
+                {96, 70, 2}, {256, 64, 3}, {7, 6, 2},   {9, 0, 3}};
     for (size_t k = 0; k < 2 * SY_COUNT(dims); k++) {
         struct sy_rope_dim dim = {.d_head = dims[k / 2].d_head, .d_rot = dims[k / 2].d_rot, .interleaved = k & 1};
         int64_t half = dim.d_rot / 2, n_head = dims[k / 2].n_head, d = n_head * dim.d_head;
@@ -127,7 +131,8 @@ static void ropes(const char *isa, const struct sy_kernels_vec *vec)
             int64_t pair = dim.interleaved ? e / 2 : e % half;
             bool second = dim.interleaved ? e % 2 : e >= half;
             double c = cs[2 * (i / d * half + pair)], s = cs[2 * (i / d * half + pair) + 1];
-            double p = head[dim.interleaved ? 2 * pair : pair], q = head[dim.interleaved ? 2 * pair + 1 : pair + half];
+            double p = head[dim.interleaved ? 2 * pair : pair],
+                   q = head[dim.interleaved ? 2 * pair + 1 : pair + half];
             close_to(isa, "rope", got, second ? q * c + p * s : p * c - q * s, 6e-7);
         }
         for (int64_t r = 0; r < ROWS; r++) {

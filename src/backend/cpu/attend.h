@@ -3,7 +3,8 @@
  * One layer's cache is n_block blocks; block b starts at b * block_bytes, a multiple of 256. A block holds K and V of
  * block_len positions for every kv head; attend_int.h documents the order. Softmax is online (Milakov and Gimelshein,
  * arXiv:1805.02867), in f32, over tiles of keys at absolute positions, and a long context is cut in partitions of
- * SY_PARTITION keys at absolute positions that are merged in order: so neither chunking, batch nor threads change a bit. */
+ * SY_PARTITION keys at absolute positions that are merged in order: so neither chunking, batch nor threads change a
+ * bit. */
 #pragma once
 #include "backend/cpu/kernel.h"
 
@@ -12,7 +13,7 @@ enum { SY_PARTITION = 512 };
 struct sy_kv_dim {
     int32_t n_kv, d_key, d_val, block_len;
     enum sy_kv_dtype dtype;
-    int64_t block_bytes;   /* sy_kv_block_bytes() */
+    int64_t block_bytes; /* sy_kv_block_bytes() */
 };
 /* 0: a dimension below 1, or more bytes than an int64_t counts. */
 int64_t sy_kv_block_bytes(int32_t n_kv, int32_t d_key, int32_t d_val, int32_t block_len, enum sy_kv_dtype);
@@ -21,20 +22,21 @@ int64_t sy_kv_block_bytes(int32_t n_kv, int32_t d_key, int32_t d_val, int32_t bl
  * one partition (part) or all of them (merge). */
 struct sy_attend {
     const struct sy_kv_dim *kv;
-    const unsigned char *layer;   /* the layer's cache */
-    const int32_t *table;         /* the sequence's block table */
+    const unsigned char *layer; /* the layer's cache */
+    const int32_t *table;       /* the sequence's block table */
     int32_t kv_head, n_group;
-    int32_t n_q, pos0;            /* positions pos0 .. pos0 + n_q - 1; the last one's own key is already written */
+    int32_t n_q, pos0; /* positions pos0 .. pos0 + n_q - 1; the last one's own key is already written */
     int32_t window;
     float scale, softcap;
-    const float *q;               /* row 0, first query head of the group; head g at q + g * d_key */
+    const float *q; /* row 0, first query head of the group; head g at q + g * d_key */
     int64_t ldq;
-    float *out;                   /* the same for the output, heads d_val apart */
+    float *out; /* the same for the output, heads d_val apart */
     int64_t ldo;
-    int32_t part, n_part;         /* partition, lo <= part < hi of sy_attend_range(); hi - lo */
-    float *partial;               /* [n_part][n_q][n_group][d_val + 2]: sums, maximum (times log2 e), denominator; starts with `lo` */
+    int32_t part, n_part; /* partition, lo <= part < hi of sy_attend_range(); hi - lo */
+    float
+        *partial; /* [n_part][n_q][n_group][d_val + 2]: sums, maximum (times log2 e), denominator; starts with `lo` */
 };
-enum { SY_ATTEND_Q = 16 };        /* most queries in one work item */
+enum { SY_ATTEND_Q = 16 }; /* most queries in one work item */
 /* First partition that any of the item's queries sees (windows skip the rest), and one past the last. part() must run
  * for each of them, in any order and on any thread, before merge(). */
 void sy_attend_range(const struct sy_attend *, int32_t *lo, int32_t *hi);

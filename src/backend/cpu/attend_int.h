@@ -2,8 +2,8 @@
  * attention kernels, private to them.
  *
  * A block holds, for each kv head in turn, K and then V of its block_len positions:
- *   K  panels of up to SY_KV_PANEL positions, each [d_key][width]: lanes are positions, so a vector of scores is a plain
- *      sum over d_key, with no reduction across lanes. Only a block's last panel can be narrower than SY_KV_PANEL.
+ *   K  panels of up to SY_KV_PANEL positions, each [d_key][width]: lanes are positions, so a vector of scores is a
+ * plain sum over d_key, with no reduction across lanes. Only a block's last panel can be narrower than SY_KV_PANEL.
  *   V  [block_len][d_val]: lanes are elements of the output.
  * The heads' bytes follow each other without gaps; the block is padded to SY_KV_ALIGN. */
 #pragma once
@@ -14,10 +14,7 @@ enum { SY_KV_PANEL = 16, SY_KV_ALIGN = 256 };
 enum { SY_KEY_TILE = 64, SY_ROW_TILE = 96 };
 _Static_assert(SY_PARTITION % SY_KEY_TILE == 0 && SY_KEY_TILE % SY_KV_PANEL == 0, "tiles cut partitions evenly");
 
-static inline int64_t sy_kv_elem_bytes(enum sy_kv_dtype dtype)
-{
-    return dtype == SY_KV_F32 ? 4 : 2;
-}
+static inline int64_t sy_kv_elem_bytes(enum sy_kv_dtype dtype) { return dtype == SY_KV_F32 ? 4 : 2; }
 
 /* First element of a head's K in its block; its V follows after block_len * d_key elements. */
 static inline int64_t sy_kv_head(const struct sy_kv_dim *kv, int32_t head)
@@ -25,7 +22,8 @@ static inline int64_t sy_kv_head(const struct sy_kv_dim *kv, int32_t head)
     return (int64_t)head * kv->block_len * ((int64_t)kv->d_key + kv->d_val);
 }
 
-/* Where position `off` of a block has its element 0 of K, relative to the head's K; element d is d * *width further. */
+/* Where position `off` of a block has its element 0 of K, relative to the head's K; element d is d * *width further.
+ */
 static inline int64_t sy_kv_key(const struct sy_kv_dim *kv, int32_t off, int32_t *width)
 {
     int32_t first = off / SY_KV_PANEL * SY_KV_PANEL, left = kv->block_len - first;

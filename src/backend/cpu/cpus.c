@@ -81,10 +81,12 @@ static bool names_cpu(const char *list)
 
 double sy_cgroup_quota(const char *groups, const char *mount)
 {
-    char text[8192], at[1024], *rest = text;
+    char text[8192], at[1024];
     double least = 0;
     if (!read_text(groups, text, sizeof text)) return 0;
-    for (char *line; (line = strsep(&rest, "\n"));) { /* id:controllers:/path */
+    for (char *line = text, *end; *line; line = end) { /* id:controllers:/path */
+        end = line + strcspn(line, "\n");
+        if (*end) *end++ = 0;
         char *list = strchr(line, ':'), *group = list ? strchr(list + 1, ':') : NULL;
         if (!group || group[1] != '/') continue;
         *group++ = 0;

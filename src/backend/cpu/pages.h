@@ -5,7 +5,7 @@
 struct sy_pages {
     unsigned char *at;
     size_t n;
-    bool huge;        /* asked for and granted (as far as madvise tells) */
+    bool huge; /* asked for and granted (as far as madvise tells) */
 };
 SY_CHECK sy_status sy_pages_new(struct sy_pages *, size_t n, bool want_huge, struct sy_err *);
 void sy_pages_free(struct sy_pages *); /* a zeroed struct is fine */

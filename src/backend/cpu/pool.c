@@ -5,8 +5,9 @@
  * write before they read, sequentially consistent, so either the worker sees the job closed or the caller sees the
  * worker. A worker that the system did not schedule in time thus misses a job instead of delaying it.
  *
- * Waiting: spin up to `limit` pauses, then sleep. A wait that had to sleep halves the thread's limit, one that did not
- * doubles it. With more threads than CPUs a spinning thread holds up the one it waits for: the limit stays low. */
+ * Waiting: spin up to `limit` pauses, then sleep. A wait that had to sleep halves the thread's limit, one that did
+ * not doubles it. With more threads than CPUs a spinning thread holds up the one it waits for: the limit stays low.
+ */
 #include "backend/cpu/pool.h"
 #include "backend/cpu/pool_int.h"
 
@@ -24,7 +25,7 @@ enum {
     THREADS_MAX = 4096,
     STACK_BYTES = 2 << 20, /* kernels keep tiles on the stack; what the C library gives differs */
     SPIN_MIN = 16,
-    SPIN_MAX = 1024,       /* pauses: about 45 us where one takes 140 cycles, 15 us where it takes 40 */
+    SPIN_MAX = 1024, /* pauses: about 45 us where one takes 140 cycles, 15 us where it takes 40 */
 };
 
 /* A counter to wait on, alone on its cache line. */
@@ -66,8 +67,8 @@ static void wake(struct word *w, int32_t n)
     if (atomic_load(&w->n_asleep) > 0) syscall(SYS_futex, &w->v, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
-/* Returns once ready(value, arg). Whoever makes it ready changes the word (seq_cst) and then calls wake(): the sleeper
- * counts itself before the kernel compares the word, so one of the two notices the other. */
+/* Returns once ready(value, arg). Whoever makes it ready changes the word (seq_cst) and then calls wake(): the
+ * sleeper counts itself before the kernel compares the word, so one of the two notices the other. */
 static void await(struct word *w, bool (*ready)(uint32_t, uint32_t), uint32_t arg, uint32_t *limit, uint32_t max)
 {
     for (uint32_t i = 0; i < *limit; i++) {
@@ -258,12 +259,6 @@ void sy_pool_free(struct sy_pool *p)
     sy_delete(p->env, p);
 }
 
-int32_t sy_pool_size(const struct sy_pool *p)
-{
-    return p->n;
-}
+int32_t sy_pool_size(const struct sy_pool *p) { return p->n; }
 
-const struct sy_env *sy_pool_env(const struct sy_pool *p)
-{
-    return p->env;
-}
+const struct sy_env *sy_pool_env(const struct sy_pool *p) { return p->env; }

@@ -1,26 +1,27 @@
 /* attend_simd.h - attention for the names of a simd.h: included once by each instruction set's attend.c.
  *
- * A row is one query head of one query. A tile of SY_KEY_TILE keys is widened to f32 once into a scratch tile that stays
- * in the first cache, and all rows of the item meet it there: scores = q K and sums += P V are then the same small
- * matrix product, C[row][col] += sum over k of A[row][k] B[k][col], in registers of REG_ROWS x REG_COLS vectors. An
- * element of C is one chain of fused multiply-adds over ascending k, whatever the shape of the registers' tile around
- * it: therefore nothing depends on which rows are handled together. Chains that are cut (at D_CHUNK, at the edges of
- * what a row sees) go on from the value in memory, which changes no bit either. */
+ * A row is one query head of one query. A tile of SY_KEY_TILE keys is widened to f32 once into a scratch tile that
+ * stays in the first cache, and all rows of the item meet it there: scores = q K and sums += P V are then the same
+ * small matrix product, C[row][col] += sum over k of A[row][k] B[k][col], in registers of REG_ROWS x REG_COLS
+ * vectors. An element of C is one chain of fused multiply-adds over ascending k, whatever the shape of the registers'
+ * tile around it: therefore nothing depends on which rows are handled together. Chains that are cut (at D_CHUNK, at
+ * the edges of what a row sees) go on from the value in memory, which changes no bit either.
+ *
+ * With up to FEW_ROWS rows, as in decoding, time goes into reading the cache: then the products widen the cache's own
+ * bytes on the way, and fetch meanwhile what the next product reads (the values of the same keys; the next tile's
+ * keys), since blocks lie anywhere and hardware does not look ahead across pages. */
 #include "backend/cpu/attend_int.h"
 #include "backend/cpu/kernel/math_simd.h"
 
 #include <string.h>
 
 enum {
-    D_CHUNK = 128,  /* of d_key: [128][SY_KEY_TILE] of f32 is 32 KiB */
-    V_CHUNK = 64,   /* of d_val: [SY_KEY_TILE][64] is 16 KiB */
+    D_CHUNK = 128, /* of d_key: [128][SY_KEY_TILE] of f32 is 32 KiB */
+    V_CHUNK = 64,  /* of d_val: [SY_KEY_TILE][64] is 16 KiB */
 };
-#ifndef DIRECT
-#define DIRECT 12
-#endif
 #define LOG2E 1.44269504088896341f
 
-/* ---- the product ------------------------------------------------------------------------------------------------- */
+/* ---- the product ----------------------------------------------------------------------------------------- */
 
 enum source {
     TILE,   /* b + k * ldb: a scratch tile, widened */
@@ -37,10 +38,9 @@ struct product {
     const unsigned char *const *next; /* what is read after this product, to be fetched: as at */
     int64_t col, next_step;           /* bytes */
     int32_t k_lo, k_hi;
-    int32_t n_last;                   /* lanes of the last vector of columns */
-    bool fresh;                       /* C starts at 0 */
+    int32_t n_last; /* lanes of the last vector of columns */
+    bool fresh;     /* C starts at 0 */
 };
-#define UNROLL _Pragma("GCC unroll 8") /* sums are registers only where no index is left */
 
 INLINE VF widen_n(enum sy_kv_dtype dtype, const unsigned char *p, int n)
 {
@@ -49,10 +49,13 @@ INLINE VF widen_n(enum sy_kv_dtype dtype, const unsigned char *p, int n)
     return n == LANES ? v_load((const float *)p) : v_load_n((const float *)p, n);
 }
 
+/* In the loops over registers no index may be left: hence the pragmas. */
 INLINE void load_c(const struct product *m, const int rows, const int cols, VF c[REG_ROWS][REG_COLS])
 {
-    UNROLL for (int r = 0; r < rows; r++) {
-        UNROLL for (int j = 0; j < cols; j++)
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+        for (int j = 0; j < cols; j++)
             c[r][j] = j < cols - 1 ? v_load(m->c[r] + m->c_at + j * LANES)
                                    : v_load_n(m->c[r] + m->c_at + j * LANES, m->n_last);
     }
@@ -62,7 +65,8 @@ INLINE void load_b(const struct product *m, const enum source source, const enum
                    int64_t k, VF b[REG_COLS])
 {
     const int64_t es = sy_kv_elem_bytes(dtype);
-    UNROLL for (int j = 0; j < cols; j++) {
+#pragma GCC unroll 8
+    for (int j = 0; j < cols; j++) {
         if (source == TILE) {
             b[j] = v_load(m->b + k * m->ldb + j * LANES);
         } else if (source == KEYS) {
@@ -82,20 +86,26 @@ INLINE void multiply(const struct product *m, const enum source source, const en
     VF c[REG_ROWS][REG_COLS], b[REG_COLS];
     const float *a[REG_ROWS];
     const int64_t k_hi = m->k_hi;
-    UNROLL for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
         a[r] = m->a[r] + m->a_at;
-        UNROLL for (int j = 0; j < cols; j++) c[r][j] = v_set(0);
+#pragma GCC unroll 8
+        for (int j = 0; j < cols; j++) c[r][j] = v_set(0);
     }
     if (!m->fresh) load_c(m, rows, cols, c);
     for (int64_t k = m->k_lo; k < k_hi; k++) {
         load_b(m, source, dtype, cols, k, b);
-        UNROLL for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
             VF one = v_set(a[r][k]);
-            UNROLL for (int j = 0; j < cols; j++) c[r][j] = v_fma(one, b[j], c[r][j]);
+#pragma GCC unroll 8
+            for (int j = 0; j < cols; j++) c[r][j] = v_fma(one, b[j], c[r][j]);
         }
     }
-    UNROLL for (int r = 0; r < rows; r++) {
-        UNROLL for (int j = 0; j < cols; j++) {
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+        for (int j = 0; j < cols; j++) {
             if (j < cols - 1) v_store(m->c[r] + m->c_at + j * LANES, c[r][j]);
             else v_store_n(m->c[r] + m->c_at + j * LANES, c[r][j], m->n_last);
         }
@@ -153,14 +163,7 @@ INLINE void multiply_all(struct product *m, const enum source source, const enum
     }
 }
 
-/* ---- tiles of the cache ------------------------------------------------------------------------------------------ */
-
-/* Both tiles fetch what comes next while they widen: the keys' tile the values of the same keys, the values' tile the
- * keys of the next tile. In steps of bytes, because the two need not have the same size. */
-INLINE void fetch(const unsigned char *p, int64_t from, int64_t to)
-{
-    for (int64_t at = from & ~(int64_t)63; at < to; at += 64) __builtin_prefetch(p + at);
-}
+/* ---- tiles of the cache ---------------------------------------------------------------------------------- */
 
 /* to[d][j - t] = element d0 + d of key j, d < n, for the keys of a tile; 0 for what is not among them. */
 INLINE void tile_keys(const struct sy_attend *a, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys, int32_t d0,
@@ -174,23 +177,19 @@ INLINE void tile_keys(const struct sy_attend *a, enum sy_kv_dtype dtype, int32_t
         int64_t at = head + sy_kv_key(kv, off, &stride);
         run = stride - off % SY_KV_PANEL;
         if (run > keys.hi - j) run = keys.hi - j;
-        const unsigned char *block = sy_kv_block(a, j), *from = block + (at + (int64_t)d0 * stride) * es;
-        const unsigned char *next = block + (head + (int64_t)kv->block_len * kv->d_key + (int64_t)off * kv->d_val) * es;
-        const int64_t step = ((int64_t)run * kv->d_val * es + kv->d_key - 1) / kv->d_key;
+        const unsigned char *from = sy_kv_block(a, j) + (at + (int64_t)d0 * stride) * es;
         float *col = to + (j - t);
-        next += d0 * step;
         if (run == SY_KV_PANEL) {
-            for (int32_t d = 0; d < n; d++, next += step) {
-                fetch(next, 0, step);
+            for (int32_t d = 0; d < n; d++)
                 for (int32_t i = 0; i < SY_KV_PANEL; i += LANES)
                     v_store(col + d * SY_KEY_TILE + i, widen_n(dtype, from + (d * SY_KV_PANEL + i) * es, LANES));
+            continue;
+        }
+        for (int32_t d = 0; d < n; d++, from += stride * es) {
+            for (int32_t i = 0, lanes; i < run; i += lanes) {
+                lanes = run - i < LANES ? run - i : LANES;
+                v_store_n(col + d * SY_KEY_TILE + i, widen_n(dtype, from + i * es, lanes), lanes);
             }
-        } else {
-            for (int32_t d = 0; d < n; d++, from += stride * es)
-                for (int32_t i = 0; i < run; i += LANES) {
-                    int lanes = run - i < LANES ? run - i : LANES;
-                    v_store_n(col + d * SY_KEY_TILE + i, widen_n(dtype, from + i * es, lanes), lanes);
-                }
         }
     }
 }
@@ -205,31 +204,22 @@ INLINE void tile_values(const struct sy_attend *a, enum sy_kv_dtype dtype, int32
     for (int32_t j = keys.lo, run; j < keys.hi; j += run) {
         int32_t off = j % kv->block_len;
         run = kv->block_len - off < keys.hi - j ? kv->block_len - off : keys.hi - j;
-        const unsigned char *from = sy_kv_block(a, j) + (head + (int64_t)off * kv->d_val) * es, *next = NULL;
-        const int64_t step = (kv->d_key * n / kv->d_val) * es;
-        if (j + SY_KEY_TILE < a->pos0 + a->n_q) {
-            int32_t o2 = (j + SY_KEY_TILE) % kv->block_len;
-            next = sy_kv_block(a, j + SY_KEY_TILE) + (sy_kv_head(kv, a->kv_head) + (int64_t)o2 / 16 * 16 * kv->d_key + o2 % 16 * kv->d_key) * es + (int64_t)d0 * kv->d_key / kv->d_val * es;
-        }
+        const unsigned char *from = sy_kv_block(a, j) + (head + (int64_t)off * kv->d_val) * es;
         for (int32_t i = j - t; i < j - t + run; i++, from += kv->d_val * es) {
             int32_t d = 0;
-            if (next) {
-                fetch(next, 0, step);
-                next += kv->d_key * es;
-            }
             for (; d + LANES <= n; d += LANES) v_store(to + i * V_CHUNK + d, widen_n(dtype, from + d * es, LANES));
             if (d < n) v_store(to + i * V_CHUNK + d, widen_n(dtype, from + d * es, n - d));
         }
     }
 }
 
-/* ---- rows ---------------------------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------------------ */
 
 struct work {
     const struct sy_attend *a;
     int32_t n_row;
-    bool direct;                      /* few rows: the products read the cache themselves */
-    float factor;                     /* of scores, before they are exponents of 2 */
+    bool direct;  /* few rows: the products read the cache themselves */
+    float factor; /* of scores, before they are exponents of 2 */
     const float *q[SY_ROW_TILE];
     float *p[SY_ROW_TILE];            /* rows of score */
     float *sum[SY_ROW_TILE];          /* d_val sums, maximum, denominator */
@@ -242,7 +232,7 @@ struct work {
     _Alignas(64) float score[SY_ROW_TILE][SY_KEY_TILE];
     _Alignas(64) float tile[D_CHUNK * SY_KEY_TILE];
 };
-_Static_assert(V_CHUNK <= D_CHUNK, "both kinds of tiles use one buffer");
+_Static_assert(V_CHUNK <= D_CHUNK && SY_KV_PANEL % LANES == 0, "one buffer for both tiles; panels of whole vectors");
 
 INLINE void scores(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys)
 {
@@ -252,8 +242,14 @@ INLINE void scores(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_
         tile_keys(w->a, dtype, t, keys, d, n, w->tile);
         for (int32_t r = 0, rows; r < w->n_row; r += rows) {
             rows = w->n_row - r < REG_ROWS ? w->n_row - r : REG_ROWS;
-            struct product m = {.a = w->q + r, .a_at = d, .c = w->p + r, .c_at = lo, .b = w->tile + lo,
-                                .ldb = SY_KEY_TILE, .k_hi = n, .fresh = d == 0};
+            struct product m = {.a = w->q + r,
+                                .a_at = d,
+                                .c = w->p + r,
+                                .c_at = lo,
+                                .b = w->tile + lo,
+                                .ldb = SY_KEY_TILE,
+                                .k_hi = n,
+                                .fresh = d == 0};
             multiply_all(&m, TILE, dtype, rows, (keys.hi - t - lo + LANES - 1) / LANES * LANES);
         }
     }
@@ -289,8 +285,13 @@ INLINE void scores_direct(struct work *w, enum sy_kv_dtype dtype, int32_t t, str
     locate(w, dtype, t, keys);
     for (int32_t r = 0, rows; r < w->n_row; r += rows) {
         rows = w->n_row - r < REG_ROWS ? w->n_row - r : REG_ROWS;
-        struct product m = {.a = w->q + r, .c = w->p + r, .c_at = lo, .at = w->key + lo / LANES,
-                            .next = w->key_next + lo / LANES, .k_hi = kv->d_key, .fresh = true};
+        struct product m = {.a = w->q + r,
+                            .c = w->p + r,
+                            .c_at = lo,
+                            .at = w->key + lo / LANES,
+                            .next = w->key_next + lo / LANES,
+                            .k_hi = kv->d_key,
+                            .fresh = true};
         m.next_step = (int64_t)LANES * kv->d_val * sy_kv_elem_bytes(dtype) / kv->d_key;
         multiply_all(&m, KEYS, dtype, rows, (keys.hi - t - lo + LANES - 1) / LANES * LANES);
     }
@@ -309,7 +310,8 @@ static __attribute__((noinline)) void raise_top(struct work *w, int32_t r, float
     if (d < d_val) v_store_n(sum + d, v_load_n(sum + d, d_val - d) * less, d_val - d);
 }
 
-/* One tile's softmax of row r: scores become 2^(score - maximum). Keys that are not seen become -inf, hence exactly 0. */
+/* One tile's softmax of row r: scores become 2^(score - maximum). Keys that are not seen become -inf,
+ * hence exactly 0. */
 INLINE void soften(struct work *w, int32_t r, int32_t t)
 {
     enum { N = SY_KEY_TILE / LANES };
@@ -340,18 +342,25 @@ INLINE void soften(struct work *w, int32_t r, int32_t t)
 }
 
 /* Rows [r, r + n) times values [lo, hi) relative to the tile. */
-INLINE void add_values(struct work *w, enum sy_kv_dtype dtype, int32_t r, int32_t n, int32_t lo, int32_t hi, int32_t d,
-                       int32_t n_d)
+INLINE void add_values(struct work *w, enum sy_kv_dtype dtype, int32_t r, int32_t n, int32_t lo, int32_t hi,
+                       int32_t d, int32_t n_d)
 {
     if (lo >= hi) return;
-    struct product m = {.a = (const float *const *)w->p + r, .c = w->sum + r, .c_at = d, .b = w->tile, .ldb = V_CHUNK,
-                        .at = w->value, .next = w->value_next, .k_lo = lo, .k_hi = hi};
+    struct product m = {.a = (const float *const *)w->p + r,
+                        .c = w->sum + r,
+                        .c_at = d,
+                        .b = w->tile,
+                        .ldb = V_CHUNK,
+                        .at = w->value,
+                        .next = w->value_next,
+                        .k_lo = lo,
+                        .k_hi = hi};
     if (w->direct) multiply_all(&m, VALUES, dtype, n, n_d);
     else multiply_all(&m, TILE, dtype, n, n_d);
 }
 
-/* Keys that all rows of a group see are multiplied together; those at the edges row by row, as what lies at a key that
- * a row does not see may be infinite and 0 times it no way to leave it out. */
+/* Keys that all rows of a group see are multiplied together; those at the edges row by row, as what lies at a key
+ * that a row does not see may be infinite and 0 times it no way to leave it out. */
 INLINE void add_rows(struct work *w, enum sy_kv_dtype dtype, int32_t t, int32_t r, int32_t n, int32_t d, int32_t n_d)
 {
     struct sy_span all = {t, t + SY_KEY_TILE};
@@ -420,7 +429,7 @@ INLINE void part(const struct sy_attend *a, enum sy_kv_dtype dtype)
     int32_t all = a->n_q * a->n_group;
     w.a = a;
     w.factor = (a->softcap > 0 ? a->softcap : a->scale) * LOG2E;
-    w.direct = all <= DIRECT && a->kv->block_len % SY_KV_PANEL == 0;
+    w.direct = all <= FEW_ROWS && a->kv->block_len % SY_KV_PANEL == 0;
     for (int32_t r = 0; r < all; r += SY_ROW_TILE) {
         w.n_row = all - r < SY_ROW_TILE ? all - r : SY_ROW_TILE;
         rows(&w, dtype, r);
@@ -466,7 +475,7 @@ static void merge(const struct sy_attend *a)
     }
 }
 
-/* ---- writing -------------------------------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------------------- */
 
 INLINE void narrow_n(enum sy_kv_dtype dtype, unsigned char *to, VF x, int n)
 {
@@ -475,8 +484,8 @@ INLINE void narrow_n(enum sy_kv_dtype dtype, unsigned char *to, VF x, int n)
     else v_store_n((float *)to, x, n);
 }
 
-INLINE void write(const struct sy_kv_dim *kv, enum sy_kv_dtype dtype, unsigned char *layer, const float *k, int64_t ldk,
-                  const float *v, int64_t ldv, const int32_t *row, int32_t n)
+INLINE void write(const struct sy_kv_dim *kv, enum sy_kv_dtype dtype, unsigned char *layer, const float *k,
+                  int64_t ldk, const float *v, int64_t ldv, const int32_t *row, int32_t n)
 {
     const int64_t es = sy_kv_elem_bytes(dtype);
     unsigned char some[LANES * sizeof(float)];

@@ -1,7 +1,7 @@
 /* math_simd.h - exponential functions of vectors, for the names of a simd.h.
  *
- * The polynomials are minimax fits (Lawson's iteration in f64, rounded to f32); the figure beside each is its own error,
- * far below f32's 6e-8. Limits are taken: exp(-inf) is exactly 0, exp(inf) is inf, NaN stays. */
+ * The polynomials are minimax fits (Lawson's iteration in f64, rounded to f32); the figure beside each is its own
+ * error, far below f32's 6e-8. Limits are taken: exp(-inf) is exactly 0, exp(inf) is inf, NaN stays. */
 #pragma once
 
 /* The nearest integer, for |x| < 2^22: adding 1.5 * 2^23 leaves no places for a fraction. */
@@ -27,7 +27,8 @@ INLINE VF v_exp(VF x)
 {
     x = v_max(v_set(-104.5f), v_min(v_set(89), x));
     VF n = v_whole(x * v_set(1.44269504f));
-    /* ln 2 in two parts, the first of 12 bits: n times it is exact. Then e^r = 1 + r + r^2 P(r), relative error 3e-9. */
+    /* ln 2 in two parts, the first of 12 bits: n times it is exact. Then e^r = 1 + r + r^2 P(r), relative error 3e-9.
+     */
     VF r = v_fnma(n, v_set(-2.12194440e-4f), v_fnma(n, v_set(0.693359375f), x));
     VF p = v_fma(v_set(0.00138145988f), r, v_set(0.00836871658f));
     p = v_fma(p, r, v_set(0.041668389f));
@@ -50,8 +51,8 @@ INLINE VF v_tanh(VF x)
     return v_less(a, v_set(0.625f), small, v_sign(large, x));
 }
 
-/* x Phi(x). The normal distribution's lower tail is Phi(-a) = exp(R(a) - a^2/2) with a smooth R, fitted on [0, 5.5] with
- * an error of 3e-9 in Phi; further out R stays, where a Phi(-a) is below 1e-7 of a. */
+/* x Phi(x). The normal distribution's lower tail is Phi(-a) = exp(R(a) - a^2/2) with a smooth R, fitted on [0, 5.5]
+ * with an error of 3e-9 in Phi; further out R stays, where a Phi(-a) is below 1e-7 of a. */
 INLINE VF v_gelu(VF x)
 {
     VF a = v_min(v_set(200), v_abs(x)), t = v_min(v_set(5.5f), a);
@@ -68,10 +69,7 @@ INLINE VF v_gelu(VF x)
     return v_max(v_set(0), x) - a * v_exp(v_fnma(a * v_set(0.5f), a, r));
 }
 
-INLINE VF v_sigmoid(VF x)
-{
-    return v_set(1) / (v_set(1) + v_exp(v_set(0) - x));
-}
+INLINE VF v_sigmoid(VF x) { return v_set(1) / (v_set(1) + v_exp(v_set(0) - x)); }
 
 /* Both tend to 0 towards -inf, where the formulas have -inf / inf; hence the bound. */
 INLINE VF v_silu(VF x)

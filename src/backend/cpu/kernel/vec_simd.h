@@ -1,7 +1,7 @@
 /* vec_simd.h - rows of vectors for the names of a simd.h: included once by each instruction set's vec.c.
  *
- * The last lanes of a row go through the same arithmetic as the others, by loads and stores of n lanes, so an element's
- * value does not depend on where in a row it lies. */
+ * The last lanes of a row go through the same arithmetic as the others, by loads and stores of n lanes, so an
+ * element's value does not depend on where in a row it lies. */
 #include "backend/cpu/kernel.h"
 #include "backend/cpu/kernel/math_simd.h"
 
@@ -157,12 +157,14 @@ static void glu(enum sy_fn fn, const float *x, int64_t ldx, const float *z, int6
     }
 }
 
-static void add(const float *x, int64_t ldx, const float *z, int64_t ldz, int64_t rows, int64_t d, float *y, int64_t ldy)
+static void add(const float *x, int64_t ldx, const float *z, int64_t ldz, int64_t rows, int64_t d, float *y,
+                int64_t ldy)
 {
     EACH(a + b)
 }
 
-static void mul(const float *x, int64_t ldx, const float *z, int64_t ldz, int64_t rows, int64_t d, float *y, int64_t ldy)
+static void mul(const float *x, int64_t ldx, const float *z, int64_t ldz, int64_t rows, int64_t d, float *y,
+                int64_t ldy)
 {
     EACH(a * b)
 }

@@ -1,5 +1,5 @@
-/* simd.h - AVX2 with FMA and F16C under the names that vec_simd.h and attend_simd.h are written in. Arithmetic is that
- * of the compilers' vector types: a + b, a * b. */
+/* simd.h - AVX2 with FMA and F16C under the names that vec_simd.h and attend_simd.h are written in. Arithmetic is
+ * that of the compilers' vector types: a + b, a * b. */
 #pragma once
 #include <immintrin.h>
 #include <stdbool.h>
@@ -7,8 +7,9 @@
 #include <string.h>
 
 #define VF __m256
-
-enum { LANES = 8, REG_ROWS = 6, REG_COLS = 2 }; /* 12 sums, 2 vectors of B and one of A of the 16 registers */
+/* 12 sums, 2 vectors of B and one of A of the 16 registers */
+enum { LANES = 8, REG_ROWS = 6, REG_COLS = 2 };
+enum { FEW_ROWS = 6 }; /* widening the cache anew for each REG_ROWS of them costs less than a scratch tile */
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE __m256i v_lane(void) { return _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0); }
@@ -18,10 +19,10 @@ INLINE VF v_load(const float *p) { return _mm256_loadu_ps(p); }
 INLINE VF v_load_n(const float *p, int n) { return _mm256_maskload_ps(p, v_first(n)); } /* others are 0 */
 INLINE void v_store(float *p, VF x) { _mm256_storeu_ps(p, x); }
 INLINE void v_store_n(float *p, VF x, int n) { _mm256_maskstore_ps(p, v_first(n), x); }
-INLINE VF v_fma(VF a, VF b, VF c) { return _mm256_fmadd_ps(a, b, c); }  /* a * b + c */
+INLINE VF v_fma(VF a, VF b, VF c) { return _mm256_fmadd_ps(a, b, c); }   /* a * b + c */
 INLINE VF v_fnma(VF a, VF b, VF c) { return _mm256_fnmadd_ps(a, b, c); } /* c - a * b */
-INLINE VF v_max(VF a, VF b) { return _mm256_max_ps(a, b); } /* b where either is NaN */
-INLINE VF v_min(VF a, VF b) { return _mm256_min_ps(a, b); } /* b where either is NaN */
+INLINE VF v_max(VF a, VF b) { return _mm256_max_ps(a, b); }              /* b where either is NaN */
+INLINE VF v_min(VF a, VF b) { return _mm256_min_ps(a, b); }              /* b where either is NaN */
 INLINE VF v_sqrt(VF a) { return _mm256_sqrt_ps(a); }
 INLINE VF v_abs(VF a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 INLINE VF v_sign(VF size, VF sign) /* |size| with the sign of `sign` */

@@ -1,13 +1,14 @@
-/* simd.h - AVX-512 (F, BW, DQ, VL) under the names that vec_simd.h and attend_simd.h are written in. Arithmetic is that
- * of the compilers' vector types: a + b, a * b. */
+/* simd.h - AVX-512 (F, BW, DQ, VL) under the names that vec_simd.h and attend_simd.h are written in. Arithmetic is
+ * that of the compilers' vector types: a + b, a * b. */
 #pragma once
 #include <immintrin.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #define VF __m512
-
-enum { LANES = 16, REG_ROWS = 6, REG_COLS = 4 }; /* 24 sums, 4 vectors of B and one of A of the 32 registers */
+/* 24 sums, 4 vectors of B and one of A of the 32 registers */
+enum { LANES = 16, REG_ROWS = 6, REG_COLS = 4 };
+enum { FEW_ROWS = 24 }; /* widening the cache anew for each REG_ROWS of them costs less than a scratch tile */
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE __mmask16 v_first(int n) { return (__mmask16)((1u << n) - 1); }
@@ -16,10 +17,10 @@ INLINE VF v_load(const float *p) { return _mm512_loadu_ps(p); }
 INLINE VF v_load_n(const float *p, int n) { return _mm512_maskz_loadu_ps(v_first(n), p); } /* others are 0 */
 INLINE void v_store(float *p, VF x) { _mm512_storeu_ps(p, x); }
 INLINE void v_store_n(float *p, VF x, int n) { _mm512_mask_storeu_ps(p, v_first(n), x); }
-INLINE VF v_fma(VF a, VF b, VF c) { return _mm512_fmadd_ps(a, b, c); }  /* a * b + c */
+INLINE VF v_fma(VF a, VF b, VF c) { return _mm512_fmadd_ps(a, b, c); }   /* a * b + c */
 INLINE VF v_fnma(VF a, VF b, VF c) { return _mm512_fnmadd_ps(a, b, c); } /* c - a * b */
-INLINE VF v_max(VF a, VF b) { return _mm512_max_ps(a, b); } /* b where either is NaN */
-INLINE VF v_min(VF a, VF b) { return _mm512_min_ps(a, b); } /* b where either is NaN */
+INLINE VF v_max(VF a, VF b) { return _mm512_max_ps(a, b); }              /* b where either is NaN */
+INLINE VF v_min(VF a, VF b) { return _mm512_min_ps(a, b); }              /* b where either is NaN */
 INLINE VF v_sqrt(VF a) { return _mm512_sqrt_ps(a); }
 INLINE VF v_abs(VF a) { return _mm512_abs_ps(a); }
 INLINE VF v_sign(VF size, VF sign) /* |size| with the sign of `sign` */
@@ -28,10 +29,7 @@ INLINE VF v_sign(VF size, VF sign) /* |size| with the sign of `sign` */
     return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(top, s, _mm512_castps_si512(size), 0xca));
 }
 /* a < b ? x : y, y where a or b is NaN */
-INLINE VF v_less(VF a, VF b, VF x, VF y)
-{
-    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
-}
+INLINE VF v_less(VF a, VF b, VF x, VF y) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x); }
 /* Bit i: lane i of a equals that of b. */
 INLINE uint32_t v_equal(VF a, VF b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
 /* Some lane of a is above that of b. */

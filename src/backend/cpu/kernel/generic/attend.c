@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { CHUNK = 64 }; /* elements of V widened at once */
+enum { CHUNK = 64 };               /* elements of V widened at once */
 #define LOG2E 1.44269504088896341f /* maxima are in units of log2, in every instruction set: e^x = 2^(x LOG2E) */
 
 static inline float bf16_at(const void *p, int64_t i)
@@ -68,7 +68,8 @@ static void scores(const struct sy_attend *a, enum sy_kv_dtype dtype, int32_t t,
     }
 }
 
-/* One tile's softmax: score becomes 2^(score - maximum), and what the row summed before is brought to that maximum. */
+/* One tile's softmax: score becomes 2^(score - maximum), and what the row summed before is brought to that maximum.
+ */
 static void soften(const struct sy_attend *a, struct sy_span keys, int32_t t, struct row *row)
 {
     int32_t d_val = a->kv->d_val;
@@ -139,8 +140,7 @@ static void rows(const struct sy_attend *a, enum sy_kv_dtype dtype, int32_t row0
 static void part(const struct sy_attend *a, enum sy_kv_dtype dtype)
 {
     int32_t all = a->n_q * a->n_group;
-    for (int32_t r = 0; r < all; r += SY_ROW_TILE)
-        rows(a, dtype, r, all - r < SY_ROW_TILE ? all - r : SY_ROW_TILE);
+    for (int32_t r = 0; r < all; r += SY_ROW_TILE) rows(a, dtype, r, all - r < SY_ROW_TILE ? all - r : SY_ROW_TILE);
 }
 
 static void part_f32(const struct sy_attend *a) { part(a, SY_KV_F32); }
@@ -177,8 +177,8 @@ static void narrow(enum sy_kv_dtype dtype, float x, unsigned char *base, int64_t
     else memcpy(base + 2 * at, &h, sizeof h);
 }
 
-static void write(const struct sy_kv_dim *kv, enum sy_kv_dtype dtype, unsigned char *layer, const float *k, int64_t ldk,
-                  const float *v, int64_t ldv, const int32_t *row, int32_t n)
+static void write(const struct sy_kv_dim *kv, enum sy_kv_dtype dtype, unsigned char *layer, const float *k,
+                  int64_t ldk, const float *v, int64_t ldv, const int32_t *row, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {
         unsigned char *block = layer + row[i] / kv->block_len * kv->block_bytes;

@@ -87,13 +87,15 @@ static void glu(enum sy_fn fn, const float *gate, int64_t ldg, const float *up, 
         for (int64_t i = 0; i < d; i++) y[r * ldy + i] = apply(fn, gate[r * ldg + i]) * up[r * ldu + i];
 }
 
-static void add(const float *a, int64_t lda, const float *b, int64_t ldb, int64_t rows, int64_t d, float *y, int64_t ldy)
+static void add(const float *a, int64_t lda, const float *b, int64_t ldb, int64_t rows, int64_t d, float *y,
+                int64_t ldy)
 {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < d; i++) y[r * ldy + i] = a[r * lda + i] + b[r * ldb + i];
 }
 
-static void mul(const float *a, int64_t lda, const float *b, int64_t ldb, int64_t rows, int64_t d, float *y, int64_t ldy)
+static void mul(const float *a, int64_t lda, const float *b, int64_t ldb, int64_t rows, int64_t d, float *y,
+                int64_t ldy)
 {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < d; i++) y[r * ldy + i] = a[r * lda + i] * b[r * ldb + i];
