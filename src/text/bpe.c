@@ -13,11 +13,10 @@ enum { SCAN_MAX = 32 }; /* symbols merged by scanning */
 #define NO_PAIR UINT32_MAX
 
 struct bpe_merge {
-    uint64_t key; /* left << 32 | right, EMPTY when free */
+    uint64_t key; /* (left << 32 | right) + 1; 0: empty */
     uint32_t rank;
     int32_t id;
 };
-#define EMPTY UINT64_MAX
 
 struct sym {
     int32_t id;      /* -1: text that is no token (by score only) */
@@ -34,12 +33,11 @@ sy_status sy_bpe_merges_init(struct bpe *b, const struct sy_env *env, size_t n, 
 {
     if (n > TOKEN_ID_MAX) return sy_fail(err, SY_ENOSUP, "%zu merges, expected at most %d", n, TOKEN_ID_MAX);
     uint32_t slots = 16;
-    while (slots < 2 * n) slots *= 2;
+    while (slots < n + n / 3) slots *= 2;
     b->mask = slots - 1;
     b->merge = sy_new_array(env, slots, sizeof *b->merge);
     b->joins = sy_new(env, 256 * 256 / 8);
     if (!b->merge || !b->joins) return fail_memory(err, "the merges");
-    for (uint32_t i = 0; i < slots; i++) b->merge[i].key = EMPTY;
     return SY_OK;
 }
 
@@ -54,11 +52,11 @@ static struct bpe_merge *merge_slot(const struct bpe *b, uint64_t key)
 {
     uint32_t i = (uint32_t)(key * 0x9e3779b97f4a7c15u >> 32) & b->mask;
     for (uint32_t probe = 0; probe < PROBE_MAX; i = (i + 1) & b->mask, probe++)
-        if (b->merge[i].key == key || b->merge[i].key == EMPTY) return &b->merge[i];
+        if (b->merge[i].key == key || b->merge[i].key == 0) return &b->merge[i];
     return NULL;
 }
 
-static uint64_t pair_key(int32_t a, int32_t b) { return (uint64_t)(uint32_t)a << 32 | (uint32_t)b; }
+static uint64_t pair_key(int32_t a, int32_t b) { return ((uint64_t)(uint32_t)a << 32 | (uint32_t)b) + 1; }
 
 /* A character's class for `joins`: ASCII itself, U+2581 apart from its neighbours, the others by their lead byte. */
 static unsigned first_class(const char *s, size_t n)
@@ -150,7 +148,7 @@ static inline uint32_t pair_rank(const struct sy_tokenizer *t, const char *s, st
     const struct bpe *b = &t->bpe;
     if (!b->score) {
         const struct bpe_merge *m = merge_slot(b, pair_key(l.id, r.id));
-        if (!m || m->key == EMPTY) return NO_PAIR;
+        if (!m || m->key == 0) return NO_PAIR;
         *to = m->id;
         return m->rank;
     }

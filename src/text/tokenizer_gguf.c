@@ -72,6 +72,8 @@ static sy_status read_vocab(struct load *l)
         unsigned flags = is_added(type) ? TOKEN_ADDED : 0;
         if (is_special(type)) flags |= TOKEN_SPECIAL;
         if (type != TYPE_UNUSED) flags |= TOKEN_MODEL;
+        const struct sy_text *ahead = i + PREFETCH_AHEAD < g->n_token ? &g->token[i + PREFETCH_AHEAD] : NULL;
+        if (ahead) sy_vocab_prefetch(v, ahead->at, ahead->n);
         st = sy_vocab_add(v, (int64_t)i, g->token[i].at, g->token[i].n, flags, l->err);
         if (is_added(type) && g->token[i].n)
             l->added[l->n_added++] = (struct added_token){.id = (int32_t)i, .special = is_special(type)};
@@ -138,15 +140,29 @@ static sy_status wrap(struct load *l, bool add_bos, bool add_eos)
 
 /* ---- kinds ------------------------------------------------------------------------------------------- */
 
+/* Between a merge's two parts; the left one may be a space itself. */
+static const char *space_in(struct sy_text merge)
+{
+    return merge.n > 1 ? memchr(merge.at + 1, ' ', merge.n - 1) : NULL;
+}
+
+static void prefetch(const struct load *l, struct sy_text merge)
+{
+    const char *space = space_in(merge);
+    if (!space) return;
+    sy_vocab_prefetch(&l->t->vocab, merge.at, (size_t)(space - merge.at));
+    sy_vocab_prefetch(&l->t->vocab, space + 1, merge.n - (size_t)(space + 1 - merge.at));
+}
+
 static sy_status read_merges(struct load *l)
 {
     const struct sy_gguf_vocab *g = l->g;
     if (!g->merge) return sy_fail(l->err, SY_EFORMAT, "tokenizer.ggml.merges: missing");
     sy_status st = sy_bpe_merges_init(&l->t->bpe, l->t->env, g->n_merge, l->err);
     for (size_t i = 0; i < g->n_merge && st == SY_OK; i++) {
-        const char *a = g->merge[i].at;
+        const char *a = g->merge[i].at, *space = space_in(g->merge[i]);
         size_t n = g->merge[i].n;
-        const char *space = n > 1 ? memchr(a + 1, ' ', n - 1) : NULL; /* the left part may be a space itself */
+        if (i + PREFETCH_AHEAD < g->n_merge) prefetch(l, g->merge[i + PREFETCH_AHEAD]);
         if (!space) return sy_fail(l->err, SY_EFORMAT, "tokenizer.ggml.merges: merge %zu: expected two tokens", i);
         size_t n_a = (size_t)(space - a);
         st = sy_bpe_merge_add(&l->t->bpe, &l->t->vocab, (uint32_t)i, a, n_a, space + 1, n - n_a - 1, l->err);

@@ -46,6 +46,9 @@ void sy_vocab_release(struct vocab *);
 /* Adds text as id. An id already taken is refused, unless an added token (no TOKEN_MODEL) takes it over: then both
  * texts encode to it, as in Hugging Face's two tables. A text already there is found as its newest id from now on. */
 SY_CHECK sy_status sy_vocab_add(struct vocab *, int64_t id, const char *s, size_t n, unsigned flags, struct sy_err *);
+/* Tables do not fit a cache: loaders announce a look-up a few steps ahead. */
+enum { PREFETCH_AHEAD = 8 };
+void sy_vocab_prefetch(const struct vocab *, const char *s, size_t n);
 void sy_vocab_mark(struct vocab *, const char *s, size_t n, unsigned flags); /* more flags for a text and its id */
 struct vocab_entry {
     const char *s;

@@ -164,22 +164,50 @@ static sy_status copy_text(struct load *l, struct sy_jread *r, const char *key, 
     return r->st != SY_OK ? r->st : *to ? SY_OK : fail_memory(l->err, key);
 }
 
-static sy_status read_merge(struct load *l, const struct sy_json *entry, size_t rank)
-{
+struct pair {
+    const char *a, *b; /* NULL: not two tokens */
     size_t n_a, n_b;
-    const char *a, *b;
-    if (sy_json_is_text(entry)) { /* before 0.20: "a b" */
-        a = sy_json_text_n(entry, &n_a);
-        b = memchr(a, ' ', n_a);
-        n_b = b ? n_a - (size_t)(b - a) - 1 : 0;
-        n_a = b ? (size_t)(b - a) : 0;
-        b = b && !memchr(b + 1, ' ', n_b) ? b + 1 : NULL;
-    } else {
-        a = sy_json_text_n(sy_json_at(entry, 0), &n_a);
-        b = sy_json_text_n(sy_json_at(entry, 1), &n_b);
+};
+
+/* A merge: ["a", "b"], or "a b" in files from before 0.20. */
+static struct pair merge_parts(const struct sy_json *entry)
+{
+    struct pair p = {0};
+    if (!sy_json_is_text(entry)) {
+        p.a = sy_json_text_n(sy_json_at(entry, 0), &p.n_a);
+        p.b = sy_json_text_n(sy_json_at(entry, 1), &p.n_b);
+        return p;
     }
-    if (!a || !b) return sy_fail(l->err, SY_EFORMAT, "merge %zu: expected two tokens", rank);
-    return sy_bpe_merge_add(&l->t->bpe, &l->t->vocab, (uint32_t)rank, a, n_a, b, n_b, l->err);
+    size_t n;
+    p.a = sy_json_text_n(entry, &n);
+    const char *space = memchr(p.a, ' ', n);
+    if (!space) return p;
+    p.n_a = (size_t)(space - p.a);
+    p.n_b = n - p.n_a - 1;
+    p.b = memchr(space + 1, ' ', p.n_b) ? NULL : space + 1;
+    return p;
+}
+
+static sy_status read_merges(struct load *l, const struct sy_json *merges)
+{
+    size_t n = sy_json_len(merges);
+    struct pair ahead[PREFETCH_AHEAD] = {0};
+    sy_status st = sy_bpe_merges_init(&l->t->bpe, l->t->env, n, l->err);
+    for (size_t i = 0; i < n + PREFETCH_AHEAD && st == SY_OK; i++) {
+        struct pair *slot = &ahead[i % PREFETCH_AHEAD], p = *slot; /* read PREFETCH_AHEAD steps ago */
+        if (i >= PREFETCH_AHEAD) {
+            size_t rank = i - PREFETCH_AHEAD;
+            st = p.a && p.b
+                     ? sy_bpe_merge_add(&l->t->bpe, &l->t->vocab, (uint32_t)rank, p.a, p.n_a, p.b, p.n_b, l->err)
+                     : sy_fail(l->err, SY_EFORMAT, "merge %zu: expected two tokens", rank);
+        }
+        if (i >= n) continue;
+        *slot = merge_parts(sy_json_at(merges, i));
+        if (!slot->a || !slot->b) continue;
+        sy_vocab_prefetch(&l->t->vocab, slot->a, slot->n_a);
+        sy_vocab_prefetch(&l->t->vocab, slot->b, slot->n_b);
+    }
+    return st;
 }
 
 static sy_status read_bpe(struct load *l)
@@ -195,10 +223,7 @@ static sy_status read_bpe(struct load *l)
     b->unk = unk_token(l);
     const struct sy_json *merges = sy_json_get(l->model, "merges");
     if (!sy_json_is_array(merges)) return sy_fail(l->err, SY_EFORMAT, "model.merges: expected an array");
-    size_t n = sy_json_len(merges);
-    st = sy_bpe_merges_init(b, l->t->env, n, l->err);
-    for (size_t i = 0; i < n && st == SY_OK; i++) st = read_merge(l, sy_json_at(merges, i), i);
-    return st == SY_OK ? st : sy_while(l->err, st, "model.merges");
+    return sy_while(l->err, read_merges(l, merges), "model.merges");
 }
 
 static sy_status read_unigram(struct load *l)

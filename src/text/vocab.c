@@ -100,6 +100,11 @@ static struct vocab_slot *slot_of(const struct vocab *v, const char *s, size_t n
     return NULL;
 }
 
+void sy_vocab_prefetch(const struct vocab *v, const char *s, size_t n)
+{
+    __builtin_prefetch(&v->slot[hash_text(s, n) & v->mask]);
+}
+
 sy_status sy_vocab_add(struct vocab *v, int64_t id, const char *s, size_t n, unsigned flags, struct sy_err *err)
 {
     if (id < 0 || id >= v->n)
