@@ -22,7 +22,8 @@ static const char *own_param(const char *name, size_t i, char out[static 96])
     return out;
 }
 
-/* ---- prompts ---------------------------------------------------------------------------------------------------- */
+/* ---- prompts ----------------------------------------------------------------------------------------------------
+ */
 
 static bool read_ids(struct reader *r, const char *name, const struct sy_json *v, struct sy_prompt *p)
 {
@@ -118,7 +119,8 @@ static bool read_add_special(struct reader *r, const struct sy_json *v)
     return true;
 }
 
-/* ---- what is generated -------------------------------------------------------------------------------------------- */
+/* ---- what is generated --------------------------------------------------------------------------------------------
+ */
 
 static bool read_model(struct reader *r, const struct sy_json *v)
 {
@@ -261,7 +263,8 @@ static bool read_pooling(struct reader *r, const struct sy_json *v)
     return true;
 }
 
-/* ---- chat --------------------------------------------------------------------------------------------------------- */
+/* ---- chat ---------------------------------------------------------------------------------------------------------
+ */
 
 static bool read_kwargs(struct reader *r, const struct sy_json *v)
 {
@@ -343,9 +346,10 @@ static bool read_best_of(struct reader *r, const struct sy_json *v)
         .name = n, .apis = api, .kind = FIELD_NEUTRAL                                                                \
     }
 
-#define IDS "\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0}"
+#define IDS  "\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":~}"
+#define TEXT "\"type\":\"string\",\"minLength\":1"
 #define PROMPTS                                                                                                      \
-    "\"oneOf\":[{\"type\":\"string\"},{\"type\":\"array\",\"minItems\":1,\"items\":{\"type\":\"string\"}},"          \
+    "\"oneOf\":[{" TEXT "},{\"type\":\"array\",\"minItems\":1,\"items\":{" TEXT "}},"                                \
     "{" IDS ",\"minItems\":1},{\"type\":\"array\",\"minItems\":1,\"items\":{" IDS ",\"minItems\":1}}]"
 
 /* Order matters once: what read_tokenize_prompt and read_tools look at. request.c walks this table, not the body. */
@@ -368,8 +372,8 @@ const struct field request_fields[] = {
     OTHER("tokens", DETOK, read_tokens, IDS, "token ids"),
     BOOL("skip_special", DETOK, skip_special, "leave special tokens out of the text; default false"),
 
-    INT("max_tokens", GEN, n_max, 0, 1 << 30,
-        "most tokens to generate; completions: 16 when left out, chat: what fits"),
+    INT("max_tokens", CHAT, n_max, 1, 1 << 30, "most tokens to generate; what fits the context when left out"),
+    INT("max_tokens", COMP, n_max, 0, 1 << 30, "most tokens to generate; 16 when left out, 0 only scores the prompt"),
     INT("max_completion_tokens", CHAT, n_max_new, 1, 1 << 30, "the same; wins over max_tokens"),
     INT("min_tokens", GEN, n_min, 0, 1 << 30, "end tokens are barred before that many"),
     INT("n", GEN, n, 1, SY_CHOICES_MAX, "answers to each prompt"),
@@ -445,32 +449,44 @@ const struct field request_fields[] = {
 };
 /* clang-format on */
 
-/* Writes a number as a reader of JSON would: no exponent for integers. */
-static void add_bound(struct sy_buf *b, const char *what, double v) { sy_buf_printf(b, ",\"%s\":%.15g", what, v); }
+static void add_type(const struct field *f, const struct sy_ask_limits *l, bool required, struct sy_buf *b)
+{
+    static const char *const kinds[] = {[FIELD_BOOL] = "boolean", [FIELD_INT] = "integer", [FIELD_NUM] = "number"};
+    if (f->kind == FIELD_OTHER) {
+        if (!required) sy_buf_text(b, "\"anyOf\":[{\"type\":\"null\"},{");
+        for (const char *s = f->schema; *s; s++) {
+            if (*s == '~') sy_buf_printf(b, "%d", l->n_vocab - 1);
+            else sy_buf_char(b, *s);
+        }
+        if (!required) sy_buf_text(b, "}]");
+        return;
+    }
+    sy_buf_printf(b, "\"type\":[\"%s\",\"null\"]", kinds[f->kind]);
+    if (f->kind == FIELD_BOOL) return;
+    double hi = !strcmp(f->name, "n") ? l->choices_max : !strcmp(f->name, "dimensions") ? l->d_model : f->hi;
+    sy_buf_printf(b, ",\"%s\":%.15g,\"maximum\":%.15g", f->above ? "exclusiveMinimum" : "minimum", f->lo, hi);
+}
 
-void sy_ask_schema(enum sy_api api, struct sy_buf *b)
+void sy_ask_schema(enum sy_api api, const struct sy_ask_limits *l, struct sy_buf *b)
 {
     static const char *const required[] = {[SY_API_CHAT] = "messages",
                                            [SY_API_COMPLETION] = "prompt",
                                            [SY_API_EMBEDDING] = "input",
                                            [SY_API_DETOKENIZE] = "tokens",
                                            [SY_API_TEMPLATE] = "messages"};
-    static const char *const kinds[] = {[FIELD_BOOL] = "boolean", [FIELD_INT] = "integer", [FIELD_NUM] = "number"};
     sy_buf_text(b, "{\"type\":\"object\"");
     const char *must = (size_t)api < SY_COUNT(required) ? required[api] : NULL;
     if (must) sy_buf_printf(b, ",\"required\":[\"%s\"]", must);
+    if (api == SY_API_TOKENIZE)
+        sy_buf_text(b, ",\"oneOf\":[{\"required\":[\"content\"]},{\"required\":[\"prompt\"]}]");
     sy_buf_text(b, ",\"properties\":{");
     bool first = true;
     for (const struct field *f = request_fields; f->name; f++) {
         if (!(f->apis & api) || !f->help) continue;
+        bool needed = (must && !strcmp(f->name, must)) || f->read == read_content || f->read == read_tokenize_prompt;
         sy_buf_printf(b, "%s\"%s\":{", first ? "" : ",", f->name);
         first = false;
-        if (f->kind == FIELD_OTHER) sy_buf_text(b, f->schema);
-        else sy_buf_printf(b, "\"type\":\"%s\"", kinds[f->kind]);
-        if (f->kind == FIELD_INT || f->kind == FIELD_NUM) {
-            add_bound(b, f->above ? "exclusiveMinimum" : "minimum", f->lo);
-            add_bound(b, "maximum", f->hi);
-        }
+        add_type(f, l, needed, b);
         sy_buf_text(b, ",\"description\":");
         sy_json_quote(b, f->help, strlen(f->help));
         sy_buf_char(b, '}');

@@ -130,7 +130,7 @@ static void add_responses(const struct route *r, struct sy_buf *b)
     sy_buf_char(b, '}');
 }
 
-static void add_path(const struct route *r, struct sy_buf *b)
+static void add_path(const struct route *r, const struct sy_ask_limits *l, struct sy_buf *b)
 {
     bool call = r->kind == ROUTE_CALL, open = r->kind == ROUTE_HEALTH || r->kind == ROUTE_READY;
     sy_buf_printf(b, "\"%s%s\":{\"%s\":{\"summary\":\"%s\",", r->path, r->kind == ROUTE_MODEL ? "{model}" : "",
@@ -141,7 +141,7 @@ static void add_path(const struct route *r, struct sy_buf *b)
                        "\"string\"}}],");
     if (call) {
         sy_buf_text(b, "\"requestBody\":{\"required\":true,\"content\":{\"application/json\":{\"schema\":");
-        sy_ask_schema(r->api, b);
+        sy_ask_schema(r->api, l, b);
         sy_buf_text(b, "}}},");
     }
     add_responses(r, b);
@@ -150,7 +150,6 @@ static void add_path(const struct route *r, struct sy_buf *b)
 
 void route_openapi(const struct sy_server *srv, struct sy_buf *b)
 {
-    (void)srv;
     sy_buf_text(
         b,
         "{\"openapi\":\"3.1.0\",\"info\":{\"title\":\"Systole\",\"version\":\"" SY_VERSION "\",\"description\":"
@@ -158,7 +157,7 @@ void route_openapi(const struct sy_server *srv, struct sy_buf *b)
         "ignored and named in the response header X-Ignored-Fields.\"},\"paths\":{");
     for (const struct route *r = routes; r->path; r++) {
         if (r != routes) sy_buf_char(b, ',');
-        add_path(r, b);
+        add_path(r, &srv->service.limits, b);
     }
     sy_buf_text(
         b, "},\"components\":{\"securitySchemes\":{\"key\":{\"type\":\"http\",\"scheme\":\"bearer\"}},\"schemas\":{");

@@ -266,7 +266,6 @@ static bool check_generation(struct reader *r)
     if (a->n * a->n_prompt > SY_PROMPTS_MAX)
         return request_refuse(r, "n", "at most %d answers in all, found %d prompts and n %lld", SY_PROMPTS_MAX,
                               a->n_prompt, (long long)a->n);
-    if (chat && a->n_max == 0) return request_refuse(r, "max_tokens", "expected at least 1, found 0");
     if (a->n_max_new >= 0) a->n_max = a->n_max_new;
     if (a->n_max < 0 && !chat) a->n_max = 16;
     if (a->n_max >= 0 && a->n_min > a->n_max)

@@ -87,4 +87,4 @@ bool sy_ask_parse(const struct sy_env *, enum sy_api, const char *body, size_t n
 void sy_ask_release(struct sy_ask *);
 
 /* The properties of a request body as JSON Schema, for openapi.json: from the same table that reads them. */
-void sy_ask_schema(enum sy_api, struct sy_buf *);
+void sy_ask_schema(enum sy_api, const struct sy_ask_limits *, struct sy_buf *);

@@ -378,7 +378,7 @@ def test_openapi_is_true():
     chat_fields = doc["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
     for f in ("messages", "temperature", "min_p", "cache_salt", "deadline_ms", "stream_options", "top_logprobs", "stop"):
         assert f in chat_fields, f
-    assert chat_fields["temperature"] == {"type": "number", "minimum": 0, "maximum": 2, "description": chat_fields["temperature"]["description"]}
+    assert chat_fields["temperature"] == {"type": ["number", "null"], "minimum": 0, "maximum": 2, "description": chat_fields["temperature"]["description"]}
 
 
 def test_metrics():
