@@ -109,6 +109,12 @@ struct sy_request {               /* all borrowed for the call of submit, but fo
 /* Queues it. Refuses (SY_EARG) ids out of range, a prompt that can never fit, parameters out of range; SY_FULL when
  * the queue is full. Events come from sy_engine_step() only. */
 SY_CHECK sy_status sy_engine_submit(struct sy_engine *, const struct sy_request *, uint64_t *id, struct sy_err *);
+/* The same in two steps: what takes memory and time, on any thread and at any time, and what only links it in. */
+struct sy_prepared;
+SY_CHECK sy_status sy_engine_prepare(const struct sy_engine *, const struct sy_request *, struct sy_prepared **out,
+                                     struct sy_err *);
+SY_CHECK sy_status sy_engine_submit_take(struct sy_engine *, struct sy_prepared *, uint64_t *id, struct sy_err *);
+void sy_prepared_free(struct sy_prepared *); /* of one that is not submitted; NULL is fine */
 void sy_engine_cancel(struct sy_engine *, uint64_t id); /* an unknown id is fine; its last event says CANCELLED */
 /* Runs one step; false when there was nothing to do. An error here is the backend's and final. */
 SY_CHECK sy_status sy_engine_step(struct sy_engine *, bool *worked, struct sy_err *);

@@ -39,7 +39,8 @@ static void wake(struct sy_loop *l)
     if (atomic_exchange(&l->asleep, 0)) futex(&l->asleep, FUTEX_WAKE, 1, NULL);
 }
 
-/* ---- any thread -------------------------------------------------------------------------------------------------- */
+/* ---- any thread --------------------------------------------------------------------------------------------------
+ */
 
 sy_status sy_loop_submit(struct sy_loop *l, struct sy_stream *s, struct sy_err *err)
 {
@@ -48,6 +49,12 @@ sy_status sy_loop_submit(struct sy_loop *l, struct sy_stream *s, struct sy_err *
     do {
         if (open >= l->open_max) return sy_fail(err, SY_FULL, "%d requests are queued or running already", open);
     } while (!atomic_compare_exchange_weak(&l->n_open, &open, open + 1));
+    /* Here, so that the engine thread takes no memory. */
+    sy_status st = sy_engine_prepare(l->engine, &s->request, &s->prepared, err);
+    if (st) {
+        atomic_fetch_sub(&l->n_open, 1);
+        return st;
+    }
     s->loop = l;
     s->n_running = s->n_reply;
     sy_stream_ref(s);
@@ -101,7 +108,8 @@ struct sy_engine_stats sy_loop_stats(const struct sy_loop *l)
     return s;
 }
 
-/* ---- the engine thread ------------------------------------------------------------------------------------------- */
+/* ---- the engine thread -------------------------------------------------------------------------------------------
+ */
 
 _Static_assert(sizeof(struct sy_engine_stats) % 8 == 0, "stats are published by words");
 
@@ -176,12 +184,16 @@ static void take_submitted(struct sy_loop *l)
     TAKE(&l->in, s, next_in);
     for (; s; s = next) {
         next = s->next_in;
+        struct sy_prepared *p = s->prepared;
+        s->prepared = NULL;
         if (atomic_load(&s->cancelled) || atomic_load(&l->quit)) {
+            sy_prepared_free(p);
             end_all(s, SY_FINISH_CANCELLED);
         } else if (atomic_load(&l->failed)) { /* it came in while that happened */
+            sy_prepared_free(p);
             sy_fail(&s->error, SY_EIO, "the engine has failed; restart the server");
             end_all(s, SY_FINISH_ERROR);
-        } else if (sy_engine_submit(l->engine, &s->request, &s->id, &s->error)) {
+        } else if (sy_engine_submit_take(l->engine, p, &s->id, &s->error)) {
             end_all(s, SY_FINISH_ERROR);
         } else {
             s->live = true;
@@ -274,7 +286,8 @@ static void *run(void *ctx)
     return NULL;
 }
 
-/* ---- life -------------------------------------------------------------------------------------------------------- */
+/* ---- life --------------------------------------------------------------------------------------------------------
+ */
 
 /* The bounds that vLLM's metrics of the same names have, so that dashboards made for them fit. */
 static const double ttft_s[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,

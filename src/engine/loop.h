@@ -1,8 +1,9 @@
 /* loop.h - an engine on a thread of its own, and the streams through which other threads use it.
  *
- * An io thread makes a stream (all its memory at once), submits it and reads what the engine thread appends. The engine
- * thread takes no lock and allocates nothing in its callbacks: it writes an element, publishes the new length and, after
- * the step, signals one eventfd. A full queue is SY_FULL at the door. Without requests the engine thread sleeps. */
+ * An io thread makes a stream (all its memory at once), submits it and reads what the engine thread appends. The
+ * engine thread takes no lock and allocates nothing in its callbacks: it writes an element, publishes the new length
+ * and, after the step, signals one eventfd. A full queue is SY_FULL at the door. Without requests the engine thread
+ * sleeps. */
 #pragma once
 #include <stdatomic.h>
 
@@ -48,6 +49,7 @@ struct sy_stream {
     uint64_t arrival_ns;
     /* ---- private ---- */
     struct sy_loop *loop;
+    struct sy_prepared *prepared; /* from submit to the engine thread */
     struct sy_arena arena;
     atomic_int refs;
     atomic_bool cancelled, ready;

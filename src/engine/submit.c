@@ -101,12 +101,10 @@ static struct seq *new_request(const struct sy_engine *e, struct sy_arena *a, co
     return first;
 }
 
-sy_status sy_engine_submit(struct sy_engine *e, const struct sy_request *r, uint64_t *id, struct sy_err *err)
+sy_status sy_engine_prepare(const struct sy_engine *e, const struct sy_request *r, struct sy_prepared **out, struct sy_err *err)
 {
     sy_status st = check_request(e, r, err);
     if (st) return st;
-    int32_t wait_max = e->opt.wait_max > 0 ? e->opt.wait_max : 4096;
-    if (e->n_wait >= wait_max) return sy_fail(err, SY_FULL, "%d requests are waiting already", e->n_wait);
     struct sy_arena a;
     sy_arena_init(&a, e->env, 0);
     struct seq *first = new_request(e, &a, r);
@@ -116,13 +114,40 @@ sy_status sy_engine_submit(struct sy_engine *e, const struct sy_request *r, uint
     }
     struct seq_request *q = first->of;
     q->arena = a;
-    q->id = e->next_id++;
     q->siblings = first->next;
     first->next = NULL;
-    trace_arrive(e, q, first, r->on_logits || r->on_hidden);
+    *out = (struct sy_prepared *)first;
+    return SY_OK;
+}
+
+void sy_prepared_free(struct sy_prepared *p)
+{
+    if (!p) return;
+    struct sy_arena a = ((struct seq *)p)->of->arena; /* p lives in it */
+    sy_arena_release(&a);
+}
+
+sy_status sy_engine_submit_take(struct sy_engine *e, struct sy_prepared *p, uint64_t *id, struct sy_err *err)
+{
+    struct seq *first = (struct seq *)p;
+    struct seq_request *q = first->of;
+    int32_t wait_max = e->opt.wait_max > 0 ? e->opt.wait_max : 4096;
+    if (e->n_wait >= wait_max) {
+        sy_prepared_free(p);
+        return sy_fail(err, SY_FULL, "%d requests are waiting already", e->n_wait);
+    }
+    q->id = e->next_id++;
+    trace_arrive(e, q, first, q->on_logits || q->on_hidden);
     sched_wait(e, first);
     if (id) *id = q->id;
     return SY_OK;
+}
+
+sy_status sy_engine_submit(struct sy_engine *e, const struct sy_request *r, uint64_t *id, struct sy_err *err)
+{
+    struct sy_prepared *p;
+    sy_status st = sy_engine_prepare(e, r, &p, err);
+    return st ? st : sy_engine_submit_take(e, p, id, err);
 }
 
 void sy_engine_cancel(struct sy_engine *e, uint64_t id)

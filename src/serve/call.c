@@ -7,7 +7,8 @@
 
 #include "engine/chat.h"
 
-/* ---- the service ---------------------------------------------------------------------------------------------------- */
+/* ---- the service
+ * ---------------------------------------------------------------------------------------------------- */
 
 static float number_or(const struct sy_json *config, const char *key, double lo, double hi, float otherwise)
 {
@@ -54,7 +55,8 @@ void sy_service_init(struct sy_service *s, const struct sy_env *env, const struc
                                        .defaults = defaults_of(e)};
 }
 
-/* ---- prompts ----------------------------------------------------------------------------------------------------------- */
+/* ---- prompts
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static bool generates(const struct sy_call *c)
 {
@@ -123,10 +125,15 @@ static sy_status encode(struct sy_call *c, int32_t i, struct sy_err *err)
     return st;
 }
 
+static const char *prompt_name(const struct sy_call *c)
+{
+    return c->ask.api == SY_API_CHAT ? "messages" : c->ask.api == SY_API_EMBEDDING ? "input" : "prompt";
+}
+
 static bool check_length(struct sy_call *c, int32_t i)
 {
     size_t n = c->item[i].prompt.n, ctx = (size_t)c->service->limits.ctx_len;
-    const char *param = c->ask.api == SY_API_CHAT ? "messages" : c->ask.api == SY_API_EMBEDDING ? "input" : "prompt";
+    const char *param = prompt_name(c);
     bool answer = generates(c) && c->ask.n_max != 0;
     if (n == 0)
         return sy_problem_set(&c->problem, 400, "invalid_value", param, "%s: expected at least one token, found none",
@@ -153,7 +160,8 @@ static bool make_prompts(struct sy_call *c)
     return true;
 }
 
-/* ---- choices ----------------------------------------------------------------------------------------------------------- */
+/* ---- choices
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static bool make_choices(struct sy_call *c)
 {
@@ -223,7 +231,8 @@ static void feed_choice(struct sy_call *c, struct sy_choice *k, struct sy_reply 
     if (k->text.failed) fail_choice(c, k);
 }
 
-/* ---- streams ----------------------------------------------------------------------------------------------------------- */
+/* ---- streams
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static uint64_t random_seed(void)
 {
@@ -275,7 +284,7 @@ bool sy_call_submit(struct sy_call *c)
         if (!it->stream && !make_stream(c, c->n_submitted)) return false;
         sy_status st = sy_loop_submit(c->service->loop, it->stream, &err);
         if (st == SY_FULL && c->n_submitted > 0) return true; /* the rest goes in as its own and others end */
-        if (st) return pass_on(c, NULL, st, &err);
+        if (st) return pass_on(c, prompt_name(c), st, &err);
         c->n_submitted++;
     }
     return c->problem.status == 0;
@@ -349,7 +358,8 @@ struct sy_usage sy_call_usage(const struct sy_call *c)
     return u;
 }
 
-/* ---- life -------------------------------------------------------------------------------------------------------------- */
+/* ---- life
+ * -------------------------------------------------------------------------------------------------------------- */
 
 static void make_id(struct sy_call *c)
 {
