@@ -19,7 +19,7 @@ def isas():
     if forced:
         return [forced]
     usable = []
-    for isa in ("generic", "avx2", "avx512", "neon"):
+    for isa in ("generic", "avx2", "avx512", "amx", "neon"):
         r = lib.run("logits", "-m", CASES[0], "--ids", "1", "-o", os.devnull, env={"SYSTOLE_ISA": isa})
         if r.returncode == 0:
             usable.append(isa)

@@ -19,7 +19,7 @@ const struct sy_fact sy_exit_statuses[] = {
 const struct sy_fact sy_variables[] = {
     {"SYSTOLE_<FLAG>", "the value of a flag that the command line does not give: --max-seqs is SYSTOLE_MAX_SEQS"},
     {"SYSTOLE_HOME", "the cache of pulled models and the chat history (default ~/.cache/systole)"},
-    {"SYSTOLE_ISA", "the best instruction set the CPU backend may use: generic, avx2, avx512"},
+    {"SYSTOLE_ISA", "the best instruction set the CPU backend may use: generic, avx2, avx512, amx"},
     {"HF_TOKEN", "access token sent to the model hub, for private and gated models"},
     {"HF_ENDPOINT", "the model hub (default https://huggingface.co)"},
     {"http_proxy, https_proxy, no_proxy", "proxies, as for curl(1)"},
