@@ -32,8 +32,9 @@ struct cache {
 
 static float draw(struct cache *c)
 {
-    double a = sy_rng_unit(7, c->seed++), b = sy_rng_unit(7, c->seed++), d = sy_rng_unit(7, c->seed++);
-    return (float)(2 * (a + b + d) - 3) * c->magnitude; /* variance 1 */
+    uint64_t u = sy_rng_u64(7, c->seed++);
+    float sum = (float)((u & 0x1fffff) + (u >> 21 & 0x1fffff) + (u >> 42 & 0x1fffff)); /* of three uniform numbers */
+    return (sum * 0x1p-20f - 3) * c->magnitude;                                        /* variance 1 */
 }
 
 static float stored(enum sy_kv_dtype dtype, float x)
