@@ -1,7 +1,11 @@
 /* tokenizer.h - text to token ids and back. Immutable after creation: any number of threads may use one.
  *
  * Kinds: byte-level BPE, SentencePiece-style BPE with byte fallback, Unigram, WordPiece; built from Hugging Face's
- * tokenizer.json or from GGUF metadata. Encoding time is linear in the text (bounded merges and regex work). */
+ * tokenizer.json or from GGUF metadata. Encoding time is linear in the text (bounded merges and regex work).
+ *
+ * Ids and texts are those of Hugging Face's tokenizers 0.23 but for this: no merge and no look-up of the model makes
+ * a control token, even in plain text; an added token decodes to its own content, not to its normalized form; and
+ * characters newer than a library's Unicode tables (utf8proc and PCRE2 here) may be classed differently. */
 #pragma once
 #include "base/buf.h"
 #include "checkpoint/checkpoint.h"

@@ -2,6 +2,8 @@
  * long and hostile texts in linear time. */
 #include "text_tokenizer_util.h"
 
+#include <pthread.h>
+
 #include "base/rng.h"
 #include "base/utf8.h"
 
@@ -339,12 +341,59 @@ static void span_edges(void **state)
     sy_tokenizer_free(t);
 }
 
+/* ---- threads ----------------------------------------------------------------------------------------- */
+
+struct job {
+    const struct sy_tokenizer *t;
+    const char *text;
+    size_t n, n_ids;
+    bool same;
+};
+
+static void *encode_often(void *arg)
+{
+    struct job *j = arg;
+    j->same = true;
+    for (int i = 0; i < 20; i++) {
+        struct sy_ids ids;
+        struct sy_buf out;
+        sy_ids_init(&ids, sy_env_default());
+        sy_buf_init(&out, sy_env_default(), 0);
+        j->same = j->same && sy_tokenizer_encode(j->t, j->text, j->n, 0, &ids, NULL) == SY_OK && ids.n == j->n_ids &&
+                  sy_tokenizer_decode(j->t, ids.at, ids.n, false, &out, NULL) == SY_OK && out.len == j->n;
+        sy_ids_release(&ids);
+        sy_buf_release(&out);
+    }
+    return NULL;
+}
+
+static void threads(void **state)
+{
+    (void)state;
+    struct sy_tokenizer *t = open_fixture(sy_env_default(), "bytelevel_o200k");
+    static char text[20000];
+    fill(text, sizeof text, "Several threads share 1 tokenizer; none waits. ");
+    struct sy_ids ids = encode_n(t, text, sizeof text, 0);
+    struct job jobs[4];
+    pthread_t thread[4];
+    for (size_t i = 0; i < 4; i++) {
+        jobs[i] = (struct job){.t = t, .text = text, .n = sizeof text, .n_ids = ids.n};
+        assert_int_equal(pthread_create(&thread[i], NULL, encode_often, &jobs[i]), 0);
+    }
+    for (size_t i = 0; i < 4; i++) {
+        pthread_join(thread[i], NULL);
+        assert_true(jobs[i].same);
+    }
+    sy_ids_release(&ids);
+    sy_tokenizer_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden),     cmocka_unit_test(long_texts),    cmocka_unit_test(ill_formed),
         cmocka_unit_test(random_ids), cmocka_unit_test(long_byte_run), cmocka_unit_test(spans),
-        cmocka_unit_test(span_edges),
+        cmocka_unit_test(span_edges), cmocka_unit_test(threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
