@@ -229,10 +229,10 @@ static bool f_urlencode(struct run *r, const struct val *arg, struct val *out)
     for (bool first = true;; first = false) {
         if (!sy_tpl_next(r, &w, &pair, &more)) return false;
         if (!more) return sy_tpl_took(r, st, out);
-        if ((pair.kind != V_TUPLE && pair.kind != V_LIST) || pair.list->n != 2)
-            return sy_tpl_fail(r, SY_EARG, "urlencode needs a string, a dict or pairs");
-        if ((!first && !sy_tpl_add(r, st, "&", 1, true)) || !quote(r, st, &pair.list->at[0], true) ||
-            !sy_tpl_add(r, st, "=", 1, true) || !quote(r, st, &pair.list->at[1], true))
+        struct list *two = sy_tpl_is_iterable(&pair) ? sy_tpl_to_list(r, &pair) : NULL;
+        if (!two || two->n != 2) return sy_tpl_fail(r, SY_EARG, "urlencode needs a string, a dict or pairs");
+        if ((!first && !sy_tpl_add(r, st, "&", 1, true)) || !quote(r, st, &two->at[0], true) ||
+            !sy_tpl_add(r, st, "=", 1, true) || !quote(r, st, &two->at[1], true))
             return false;
     }
 }
@@ -315,7 +315,7 @@ static bool f_filesizeformat(struct run *r, const struct val *arg, struct val *o
     double base = is_binary ? 1024 : 1000, v = number.f, unit = base;
     size_t i = 0;
     if (v == 1) snprintf(text, sizeof text, "1 Byte");
-    else if (v < base) snprintf(text, sizeof text, "%.0f Bytes", trunc(v));
+    else if (v < base) snprintf(text, sizeof text, "%.0f Bytes", trunc(v) + 0.0 /* no -0 */);
     else {
         for (unit *= base; i < 7 && v >= unit; i++) unit *= base;
         snprintf(text, sizeof text, "%.1f %s", base * v / unit, (is_binary ? binary : decimal)[i]);

@@ -21,14 +21,27 @@ static bool is_alpha(uint32_t c)
 
 static bool is_decimal(uint32_t c) { return category(c) == UTF8PROC_CATEGORY_ND; }
 
-/* Superscripts and the like are digits to Python, not decimals. */
+struct range32 {
+    uint32_t lo, hi;
+};
+
+static bool in_ranges(const struct range32 *r, size_t n, uint32_t c)
+{
+    size_t i = 0;
+    while (i < n && r[i].hi < c) i++;
+    return i < n && r[i].lo <= c;
+}
+
+/* Superscripts, circled digits and the like (Numeric_Type=Digit): digits to Python, not decimals. */
 static bool is_digit(uint32_t c)
 {
-    return is_decimal(c) || c == 0xb2 || c == 0xb3 || c == 0xb9 || c == 0x2070 || (c >= 0x2074 && c <= 0x2079) ||
-           (c >= 0x2080 && c <= 0x2089) || (c >= 0x1369 && c <= 0x1371) || (c >= 0x2460 && c <= 0x2468) ||
-           (c >= 0x2474 && c <= 0x247c) || (c >= 0x2488 && c <= 0x2490) || c == 0x24ea ||
-           (c >= 0x24f5 && c <= 0x24fd) || c == 0x24ff || (c >= 0x2776 && c <= 0x277e) ||
-           (c >= 0x2780 && c <= 0x2788) || (c >= 0x278a && c <= 0x2792);
+    static const struct range32 more[] = {
+        {0xb2, 0xb3},     {0xb9, 0xb9},       {0x1369, 0x1371},   {0x19da, 0x19da},   {0x2070, 0x2070},
+        {0x2074, 0x2079}, {0x2080, 0x2089},   {0x2460, 0x2468},   {0x2474, 0x247c},   {0x2488, 0x2490},
+        {0x24ea, 0x24ea}, {0x24f5, 0x24fd},   {0x24ff, 0x24ff},   {0x2776, 0x277e},   {0x2780, 0x2788},
+        {0x278a, 0x2792}, {0x10a40, 0x10a43}, {0x10e60, 0x10e68}, {0x11052, 0x1105a}, {0x1f100, 0x1f10a},
+    };
+    return is_decimal(c) || in_ranges(more, SY_COUNT(more), c);
 }
 
 static bool is_numeric(uint32_t c)
@@ -71,16 +84,26 @@ static uint32_t simple(uint32_t c, enum case_op op)
                                          : utf8proc_toupper(v));
 }
 
-static bool is_upper(uint32_t c)
+static bool is_upper(uint32_t c) /* with Other_Uppercase */
 {
-    return category(c) == UTF8PROC_CATEGORY_LU || (c >= 0x2160 && c <= 0x216f) || (c >= 0x24b6 && c <= 0x24cf);
+    static const struct range32 more[] = {
+        {0x2160, 0x216f}, {0x24b6, 0x24cf}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189},
+    };
+    return category(c) == UTF8PROC_CATEGORY_LU || in_ranges(more, SY_COUNT(more), c);
 }
-static bool is_lower(uint32_t c)
+
+static bool is_lower(uint32_t c) /* with Other_Lowercase */
 {
-    return category(c) == UTF8PROC_CATEGORY_LL || c == 0xaa || c == 0xba || (c >= 0x2b0 && c <= 0x2b8) ||
-           (c >= 0x2c0 && c <= 0x2c1) || (c >= 0x2e0 && c <= 0x2e4) || (c >= 0x2170 && c <= 0x217f) ||
-           (c >= 0x24d0 && c <= 0x24e9) || (c >= 0x1d2c && c <= 0x1d6a) || c == 0x2071 || c == 0x207f;
+    static const struct range32 more[] = {
+        {0xaa, 0xaa},       {0xba, 0xba},       {0x2b0, 0x2b8},     {0x2c0, 0x2c1},     {0x2e0, 0x2e4},
+        {0x345, 0x345},     {0x37a, 0x37a},     {0x1d2c, 0x1d6a},   {0x1d78, 0x1d78},   {0x1d9b, 0x1dbf},
+        {0x2071, 0x2071},   {0x207f, 0x207f},   {0x2090, 0x209c},   {0x2170, 0x217f},   {0x24d0, 0x24e9},
+        {0x2c7c, 0x2c7d},   {0xa69c, 0xa69d},   {0xa770, 0xa770},   {0xa7f8, 0xa7f9},   {0xab5c, 0xab5f},
+        {0x10780, 0x10780}, {0x10783, 0x10785}, {0x10787, 0x107b0}, {0x107b2, 0x107ba},
+    };
+    return category(c) == UTF8PROC_CATEGORY_LL || in_ranges(more, SY_COUNT(more), c);
 }
+
 static bool is_cased(uint32_t c) { return is_upper(c) || is_lower(c) || category(c) == UTF8PROC_CATEGORY_LT; }
 
 /* Letters that become several: upper case, then title case where that differs. In order of `from`. */

@@ -512,6 +512,7 @@ bool sy_tpl_next(struct run *r, struct walk *w, struct val *out, bool *more)
         uint32_t cp;
         size_t len = sy_utf8_next(v->s->at + i, v->s->n - i, &cp);
         const struct str *c = sy_tpl_part(r, v->s, i, len);
+        if (c && c->markup) c = sy_tpl_marked(r, c, false);
         w->i = i + len;
         if (c) *out = sy_tpl_of_str(c);
         return c != NULL;
