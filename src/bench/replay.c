@@ -28,7 +28,8 @@ struct sy_trace {
     uint64_t n_step;
 };
 
-/* ---- one line ----------------------------------------------------------------------------------------------------- */
+/* ---- one line -----------------------------------------------------------------------------------------------------
+ */
 
 static sy_status bad(const struct sy_trace *t, struct sy_err *err, const char *what)
 {
@@ -76,7 +77,8 @@ static sy_status read_ids(const struct sy_trace *t, const struct sy_json *a, int
     return SY_OK;
 }
 
-/* ---- the first reading ---------------------------------------------------------------------------------------------- */
+/* ---- the first reading
+ * ---------------------------------------------------------------------------------------------- */
 
 static sy_status read_head(struct sy_trace *t, const struct sy_json *o, struct sy_err *err)
 {
@@ -244,7 +246,8 @@ void sy_trace_options(const struct sy_trace *t, struct sy_engine_opt *o)
     *o = rec;
 }
 
-/* ---- the second reading: the run --------------------------------------------------------------------------------------- */
+/* ---- the second reading: the run
+ * --------------------------------------------------------------------------------------- */
 
 struct part {
     uint64_t request;
@@ -345,7 +348,7 @@ static sy_status arrive(struct replay *r, const struct sy_json *o, struct sy_err
                              .on_logits = rows ? ignore_row : NULL,
                              .logits_from = (int32_t)sy_json_int(rows, 0)};
     lengths(q, each);
-    if (q->n_max > 0) req.n_max_each = each;
+    if (q->n_max > 0) req.n_stop_each = each;
     if (!st) st = read_sampling(r->t, sy_json_get(o, "sampling"), &a, &req.sampling, err);
     if (!st) {
         st = sy_engine_submit(r->e, &req, &q->now, err);

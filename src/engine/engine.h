@@ -87,7 +87,9 @@ struct sy_request {               /* all borrowed for the call of submit, but fo
     const int32_t *prompt;
     int32_t n_prompt;             /* >= 1 */
     int32_t n_max;                /* tokens to generate; 0 only with on_logits */
-    const int32_t *n_max_each;    /* [n_sample] the same by answer, 1..n_max, for replay; NULL: n_max for all */
+    /* [n_sample] answer i ends after that many tokens as if an end token had come, 1..n_max; NULL: not. For replay:
+     * what is set aside for an answer still follows n_max, as it did when its end was not known. */
+    const int32_t *n_stop_each;
     int32_t n_min;                /* end tokens are barred before that many */
     int32_t n_sample;             /* answers to the one prompt, computed once; 0: 1. Answer i draws with seed + i */
     int32_t priority;             /* lower runs first; then by arrival */

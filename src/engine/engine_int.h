@@ -15,6 +15,7 @@ struct seq { /* one answer, from submit to its last event; lives in its request'
     int32_t sample;
     int32_t *tok;                 /* prompt and output, room for all */
     int32_t n_tok, n_end;         /* n_end: length at which it is complete */
+    int32_t n_stop;               /* length at which it ends as if by an end token; INT32_MAX: no such */
     int32_t n_done;               /* tokens whose keys and values are in the cache */
     int32_t *block;
     int32_t n_block;

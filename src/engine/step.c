@@ -6,6 +6,7 @@
 static bool ends(const struct sy_engine *e, const struct seq *s, int32_t id)
 {
     const struct seq_request *q = s->of;
+    if (s->n_tok >= s->n_stop) return true;
     if (s->n_tok - q->n_prompt <= q->n_min) return false; /* id itself is counted already */
     for (int32_t i = 0; i < q->n_stop_id; i++)
         if (q->stop_id[i] == id) return true;

@@ -15,9 +15,9 @@ static sy_status check_request(const struct sy_engine *e, const struct sy_reques
                        r->n_prompt == ctx ? " with room for an answer" : "");
     if (n_sample > 128 || (r->n_max == 0 && n_sample > 1))
         return sy_fail(err, SY_EARG, "n: expected 1 to %d, found %d", r->n_max == 0 ? 1 : 128, n_sample);
-    for (int32_t i = 0; r->n_max_each && i < n_sample; i++)
-        if (r->n_max_each[i] < 1 || r->n_max_each[i] > r->n_max)
-            return sy_fail(err, SY_EARG, "max_tokens of answer %d: expected 1 to %d, found %d", i, r->n_max, r->n_max_each[i]);
+    for (int32_t i = 0; r->n_stop_each && i < n_sample; i++)
+        if (r->n_stop_each[i] < 1 || r->n_stop_each[i] > r->n_max)
+            return sy_fail(err, SY_EARG, "end of answer %d: expected 1 to %d, found %d", i, r->n_max, r->n_stop_each[i]);
     for (int32_t i = 0; i < r->n_prompt; i++)
         if (r->prompt[i] < 0 || r->prompt[i] >= n_vocab)
             return sy_fail(err, SY_EARG, "prompt: token %d at position %d is outside the vocabulary of %d", r->prompt[i], i, n_vocab);
@@ -46,11 +46,11 @@ static void *copied(struct sy_arena *a, const void *from, int32_t n, size_t size
 static struct seq *new_seq(const struct sy_engine *e, struct sy_arena *a, struct seq_request *q, const struct sy_request *r, int32_t sample)
 {
     int32_t ctx = e->plan.ctx_len, len = e->plan.block_len;
-    int32_t n_max = r->n_max_each ? r->n_max_each[sample] : r->n_max;
-    int32_t n_end = n_max > ctx - r->n_prompt ? ctx : r->n_prompt + n_max, n_block = (n_end + len - 1) / len;
+    int32_t n_end = r->n_max > ctx - r->n_prompt ? ctx : r->n_prompt + r->n_max, n_block = (n_end + len - 1) / len;
     struct seq *s = sy_arena_get(a, sizeof *s);
     if (!s) return NULL;
     *s = (struct seq){.of = q, .sample = sample, .n_tok = r->n_prompt, .n_end = n_end, .score_from = r->n_prompt};
+    s->n_stop = r->n_stop_each ? r->n_prompt + r->n_stop_each[sample] : INT32_MAX;
     if (sample == 0 && (r->on_logits || r->on_hidden)) s->score_from = r->logits_from > 0 ? r->logits_from : 0;
     s->tok = sy_arena_array(a, (size_t)n_end, sizeof *s->tok);
     s->block = sy_arena_array(a, (size_t)n_block, sizeof *s->block);
