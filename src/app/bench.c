@@ -5,6 +5,7 @@
 #include "app/session/session.h"
 
 static const struct sy_example examples[] = {
+    {"systole bench kernels --family gemm --isa avx2", "matrix products with AVX2, beside the machine's peaks"},
     {"systole bench offline -m model.gguf --batch 1,2,..,64 --input-len 128 --output-len 64",
      "tokens/s by batch size"},
     {"systole bench offline -m model.gguf --mixed --batch 32", "what continuous batching is worth"},
@@ -19,6 +20,7 @@ struct mode {
     sy_status (*run)(struct sy_args *, struct sy_err *);
 };
 static const struct mode modes[] = {
+    {"kernels", " ", " isa family shape rows seconds threads json ", sy_bench_kernels},
     {"offline", " model ",
      " model input-len output-len batch repeat scheduling mixed random-range num-prompts seed json price chips "
      "backend threads"
@@ -74,7 +76,8 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
 const struct sy_command sy_cmd_bench = {
     .name = "bench",
     .help = "measure speed: engine, kernels, servers; replay a trace",
-    .about = "offline  measures the engine without a server: prefill and decode by batch size, beside what the "
+    .about = "kernels  measures every kernel on every instruction set level, beside the machine's own peaks.\n"
+             "offline  measures the engine without a server: prefill and decode by batch size, beside what the "
              "memory allows.\n"
              "serve    puts a load on a server that speaks OpenAI's API, in closed loop (--concurrency) or open loop "
              "(--rate).\n"

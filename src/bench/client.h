@@ -1,5 +1,5 @@
-/* client.h - many streamed completions at once, over libcurl's multi interface on epoll: one thread, which is woken only
- * for sockets that have something. Owned by one thread; nothing here blocks but sy_client_wait(). */
+/* client.h - many streamed completions at once, over libcurl's multi interface on epoll: one thread, which is woken
+ * only for sockets that have something. Owned by one thread; nothing here blocks but sy_client_wait(). */
 #pragma once
 #include "base/buf.h"
 #include "bench/sse.h"
@@ -36,8 +36,8 @@ struct sy_heard {     /* an answer; times are the clock's, 0: it never came to t
     size_t n_gap;
     void *ctx;
 };
-/* Sends one request. t_start: when it was due, from which times count. keep: text and ids are wanted. SY_FULL: `parallel`
- * are in flight already. */
+/* Sends one request. t_start: when it was due, from which times count. keep: text and ids are wanted. SY_FULL:
+ * `parallel` are in flight already. */
 SY_CHECK sy_status sy_client_send(struct sy_client *, const char *body, size_t n_body, uint64_t t_start, bool keep,
                                   void *ctx, struct sy_err *);
 int32_t sy_client_in_flight(const struct sy_client *);

@@ -1,12 +1,12 @@
 /* load.h - a load on a server and what its users see.
  *
- * Closed loop: `concurrency` sessions are alive, and when one ends the next begins. Open loop: sessions begin when they
- * are due (a Poisson process of `rate` per second, or the workload's own times), however many are alive; times then
- * count from when a request was due, so a client or server that falls behind is not flattered.
+ * Closed loop: `concurrency` sessions are alive, and when one ends the next begins. Open loop: sessions begin when
+ * they are due (a Poisson process of `rate` per second, or the workload's own times), however many are alive; times
+ * then count from when a request was due, so a client or server that falls behind is not flattered.
  *
- * Definitions, as InferenceX and vLLM's benchmark have them: TTFT from request to first chunk with a token; E2E to the
- * last one; TPOT (E2E - TTFT) / (output tokens - 1), of answers of two tokens and more; ITL each time between two chunks.
- * Requests that failed count in none of them. Thread: the caller's. */
+ * Definitions, as InferenceX and vLLM's benchmark have them: TTFT from request to first chunk with a token; E2E to
+ * the last one; TPOT (E2E - TTFT) / (output tokens - 1), of answers of two tokens and more; ITL each time between two
+ * chunks. Requests that failed count in none of them. Thread: the caller's. */
 #pragma once
 #include "bench/client.h"
 #include "bench/watch.h"

@@ -230,7 +230,8 @@ sy_status sy_offline_run(const struct sy_env *env, struct sy_engine *e, const st
     return st;
 }
 
-/* ---- static against continuous batching ------------------------------------------------------------------------- */
+/* ---- static against continuous batching -------------------------------------------------------------------------
+ */
 
 struct mixed_run {
     double seconds, out_tok, mean_e2e_s;

@@ -1,9 +1,9 @@
 /* offline.h - how fast the engine is without a server in front of it.
  *
  * A batch of B random prompts is measured in two parts. Prefill: all B are submitted at once and each generates one
- * token, so no step holds anything but prompts. Decode: the same prompts again, now from the prefix cache, and the steps
- * in which exactly B sequences generate a token each are timed. Every figure is the median of the repeats, which go
- * round the batch sizes so that a machine that changes its mind does so for all of them. */
+ * token, so no step holds anything but prompts. Decode: the same prompts again, now from the prefix cache, and the
+ * steps in which exactly B sequences generate a token each are timed. Every figure is the median of the repeats,
+ * which go round the batch sizes so that a machine that changes its mind does so for all of them. */
 #pragma once
 #include "bench/stats.h"
 #include "bench/watch.h"
@@ -31,7 +31,8 @@ SY_CHECK sy_status sy_offline_plan(const struct sy_offline_opt *, struct sy_engi
 SY_CHECK sy_status sy_offline_run(const struct sy_env *, struct sy_engine *, const struct sy_offline_opt *,
                                   struct sy_offline_row *row, double *bytes_s, struct sy_err *);
 
-/* ---- static against continuous batching ------------------------------------------------------------------------- */
+/* ---- static against continuous batching -------------------------------------------------------------------------
+ */
 
 struct sy_mixed_opt {
     int32_t n_request, seq_max;

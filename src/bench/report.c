@@ -9,7 +9,8 @@
 #include "base/file.h"
 #include "base/json.h"
 
-/* ---- JSON ------------------------------------------------------------------------------------------------------- */
+/* ---- JSON -------------------------------------------------------------------------------------------------------
+ */
 
 static void begin(struct sy_jout *j, const char *name)
 {
@@ -80,7 +81,8 @@ sy_status sy_report_write(const struct sy_buf *b, const char *path, struct sy_er
     return st;
 }
 
-/* ---- money ------------------------------------------------------------------------------------------------------ */
+/* ---- money ------------------------------------------------------------------------------------------------------
+ */
 
 static double per_million(struct sy_price p, double tok_s)
 {
@@ -107,7 +109,8 @@ void sy_dollars_json(struct sy_jout *j, const struct sy_point *p)
     sy_jout_bool(j, "pareto_e2e", p->best_e2e);
 }
 
-/* ---- a sweep ---------------------------------------------------------------------------------------------------- */
+/* ---- a sweep ----------------------------------------------------------------------------------------------------
+ */
 
 /* How good a point is for a user: more is better. */
 static double by_interactivity(const struct sy_point *p) { return p->interactivity; }

@@ -2,8 +2,8 @@
 #pragma once
 #include "base/buf.h"
 
-/* A JSON writer: commas and quotes are its care, nesting the caller's. Names NULL: an element of an array. Numbers that
- * JSON cannot say (infinite, NaN) are null. Failures stick in the buffer. */
+/* A JSON writer: commas and quotes are its care, nesting the caller's. Names NULL: an element of an array. Numbers
+ * that JSON cannot say (infinite, NaN) are null. Failures stick in the buffer. */
 struct sy_jout {
     struct sy_buf *b;
     bool more; /* a comma is due */
@@ -19,7 +19,8 @@ void sy_jout_text(struct sy_jout *, const char *name, const char *v); /* NULL: n
 /* Writes what a buffer holds to a file ("-": standard output); half a file is removed again. */
 SY_CHECK sy_status sy_report_write(const struct sy_buf *, const char *path, struct sy_err *);
 
-/* ---- money ------------------------------------------------------------------------------------------------------ */
+/* ---- money ------------------------------------------------------------------------------------------------------
+ */
 
 struct sy_price {
     double chip_hour; /* dollars that one chip costs an hour; 0: not asked for */
@@ -31,7 +32,8 @@ struct sy_dollars { /* per million tokens: of both kinds, and all money laid on 
 };
 struct sy_dollars sy_dollars_of(struct sy_price, double in_tok_s, double out_tok_s);
 
-/* ---- a sweep ---------------------------------------------------------------------------------------------------- */
+/* ---- a sweep ----------------------------------------------------------------------------------------------------
+ */
 
 struct sy_point {
     double load; /* batch, concurrency or rate: how the point is called */

@@ -82,7 +82,8 @@ sy_status sy_sse_feed(struct sy_sse *s, const char *bytes, size_t n,
     return SY_OK;
 }
 
-/* ---- events of a completion ------------------------------------------------------------------------------------- */
+/* ---- events of a completion -------------------------------------------------------------------------------------
+ */
 
 static const char *error_of(const struct sy_json *root)
 {
@@ -104,8 +105,8 @@ static void read_choice(const struct sy_json *choice, struct sy_chunk *c)
     const struct sy_json *ids = sy_json_get(choice, "token_ids");
     if (sy_json_is_array(ids) && sy_json_len(ids) > 0) c->ids = ids;
     c->finish = sy_json_text(sy_json_get(choice, "finish_reason"));
-    /* A token may end within a character: it comes as an empty text. So do the first chunk of a chat, which only names
-     * the role, and a last one that only says why it ended: those are no tokens. */
+    /* A token may end within a character: it comes as an empty text. So do the first chunk of a chat, which only
+     * names the role, and a last one that only says why it ended: those are no tokens. */
     bool empty_token = !delta && c->text && !c->finish;
     c->has_token = c->n_text > 0 || c->ids || empty_token;
 }

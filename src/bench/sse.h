@@ -1,7 +1,7 @@
 /* sse.h - answers as servers stream them: server-sent events, and what a completion's events say.
  *
- * HTML Living Standard, section 9.2.6 "Interpreting an event stream": lines end in LF, CR or CRLF, an empty line ends an
- * event, its "data" lines are joined by LF; other fields and comments are skipped. Bytes may be cut anywhere. */
+ * HTML Living Standard, section 9.2.6 "Interpreting an event stream": lines end in LF, CR or CRLF, an empty line ends
+ * an event, its "data" lines are joined by LF; other fields and comments are skipped. Bytes may be cut anywhere. */
 #pragma once
 #include "base/buf.h"
 
@@ -20,7 +20,8 @@ SY_CHECK sy_status sy_sse_feed(struct sy_sse *, const char *bytes, size_t n,
                                sy_status (*on_data)(void *ctx, const char *data, size_t n, struct sy_err *),
                                void *ctx, struct sy_err *);
 
-/* ---- events of a completion ------------------------------------------------------------------------------------- */
+/* ---- events of a completion -------------------------------------------------------------------------------------
+ */
 
 /* One chunk of OpenAI's completions or chat completions (n = 1). Texts are borrowed from `json`. */
 struct sy_chunk {

@@ -1,8 +1,8 @@
 /* workload.h - what a load generator asks: sessions of one or more turns.
  *
- * A session's turns follow each other; each turn's prompt is all that was said before and something new. What is new is
- * text, or pieces of random tokens: a piece is a seed and a length, and the same seed gives the same tokens, so prompts
- * can share their beginnings as recorded ones did. Constructed once, then immutable. */
+ * A session's turns follow each other; each turn's prompt is all that was said before and something new. What is new
+ * is text, or pieces of random tokens: a piece is a seed and a length, and the same seed gives the same tokens, so
+ * prompts can share their beginnings as recorded ones did. Constructed once, then immutable. */
 #pragma once
 #include "base/arena.h"
 #include "base/buf.h"
@@ -37,8 +37,8 @@ void sy_workload_release(struct sy_workload *); /* a zeroed struct is fine */
 SY_CHECK sy_status sy_workload_random(const struct sy_env *, size_t n, int32_t n_in, int32_t n_out, double range,
                                       uint64_t seed, struct sy_workload *out, struct sy_err *);
 /* A JSON array of {"conversations":[{"from":"human","value":text},{"from":"gpt","value":text},...]}, as ShareGPT's
- * published files are. The first question of each is asked; the answer has n_out tokens, or where that is 0 as many as
- * the recorded one has by the estimate of 4 bytes a token. Order is shuffled by the seed. */
+ * published files are. The first question of each is asked; the answer has n_out tokens, or where that is 0 as many
+ * as the recorded one has by the estimate of 4 bytes a token. Order is shuffled by the seed. */
 SY_CHECK sy_status sy_workload_dataset(const struct sy_env *, const char *text, size_t n_text, int32_t n_out,
                                        uint64_t seed, struct sy_workload *out, struct sy_err *);
 /* JSON objects, one a line. Of conversations:

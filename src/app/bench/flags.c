@@ -3,6 +3,7 @@
 
 static const char *const endpoints[] = {"completions", "chat", NULL};
 static const char *const schedulings[] = {"continuous", "static", NULL};
+static const char *const families[] = {"gemm", "attend", "vec", NULL};
 const struct sy_flag sy_flags_bench[] = {
     {.name = "model",
      .letter = 'm',
@@ -128,5 +129,26 @@ const struct sy_flag sy_flags_bench[] = {
      .hi = 1e6,
      .number = 1,
      .help = "chips that the price is paid for"},
+    {.name = "isa",
+     .kind = SY_FLAG_TEXT,
+     .arg = "NAME",
+     .help = "kernels: one instruction set level only: generic, avx2, avx512, ..."},
+    {.name = "family", .kind = SY_FLAG_CHOICE, .choices = families, .help = "kernels: one family only"},
+    {.name = "shape",
+     .kind = SY_FLAG_TEXT,
+     .arg = "TEXT",
+     .help = "kernels: only shapes whose name has TEXT in it: SmolLM2, down, ..."},
+    {.name = "rows",
+     .kind = SY_FLAG_TEXT,
+     .arg = "LIST",
+     .otherwise = "1,8,64,512",
+     .help = "kernels: rows of the matrix products"},
+    {.name = "seconds",
+     .kind = SY_FLAG_NUM,
+     .arg = "S",
+     .lo = 0,
+     .hi = 60,
+     .number = 0.05,
+     .help = "kernels: time spent on each case"},
     {0},
 };

@@ -85,10 +85,22 @@ struct sy_kernels_vec {
     int32_t (*argmax)(const float *x, int64_t n); /* lowest index wins; NaN never wins unless all are */
 };
 
+/* ---- what the machine can do at most --------------------------------------------------------------------------- */
+
+struct sy_kernels_peak { /* f32, bf16, int8: multiply-adds on registers only, `rounds` times a few; return how many
+                            operations that were (a multiply-add is two). sink: 128 bytes of finite numbers, 64-byte
+                            aligned, read and written. bf16 NULL: there is no instruction for it. */
+    int64_t (*f32)(int64_t rounds, void *sink);
+    int64_t (*bf16)(int64_t rounds, void *sink);
+    int64_t (*int8)(int64_t rounds, void *sink);
+    uint64_t (*read)(const void *, size_t n); /* reads n bytes, a multiple of 1,024 */
+};
+
 struct sy_kernels {
     struct sy_kernels_gemm gemm;
     struct sy_kernels_attend attend;
     struct sy_kernels_vec vec;
+    struct sy_kernels_peak peak;
     bool bf16, bf16_codes; /* of one of the folders in use */
     char isa[96]; /* folders in use, best last: "generic avx2 avx512 avx512vnni" */
 };

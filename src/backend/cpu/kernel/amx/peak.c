@@ -17,6 +17,7 @@ static void configure(void)
         c.rows[i] = 16;
         c.row_bytes[i] = 64;
     }
+    __asm__ volatile("" : : "r"(&c) : "memory"); /* compilers do not know that all of it is read */
     _tile_loadconfig(&c);
     _tile_zero(0);
     _tile_zero(1);

@@ -1,0 +1,136 @@
+/* The kernels' benchmark: every level and family runs, every figure is there. Not how fast. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "bench/kernels.h"
+
+struct seen {
+    int n_level, n_result, n_by_level[8], at_level;
+    bool machine;
+    char kernel[400][32];
+    const char *level[8];
+    double best_f32;
+};
+
+static void on_peaks(void *ctx, const char *isa, const struct sy_peaks *p)
+{
+    struct seen *s = ctx;
+    if (!isa) {
+        assert_true(p->memory > 1e6 && isfinite(p->memory));
+        s->machine = true;
+        return;
+    }
+    s->level[s->n_level++] = isa;
+    assert_true(p->f32 > 1e6 && p->int8 > 1e6 && p->bf16 >= 0 && isfinite(p->f32) && p->n_thread == 1);
+    if (p->f32 > s->best_f32) s->best_f32 = p->f32;
+}
+
+static void on_result(void *ctx, const struct sy_kernel_result *r)
+{
+    struct seen *s = ctx;
+    assert_true(s->machine && s->n_result < 400);
+    assert_true(r->seconds > 0 && r->bytes > 0 && r->ops >= 0 && r->share > 0 && isfinite(r->share) && r->rows > 0);
+    assert_true(strlen(r->kernel) > 0 && strlen(r->shape) > 0);
+    int level = 0;
+    while (level < s->n_level && strcmp(s->level[level], r->isa)) level++;
+    assert_true(level < s->n_level);
+    s->n_by_level[level]++;
+    memcpy(s->kernel[s->n_result++], r->kernel, sizeof r->kernel);
+}
+
+static bool ran(const struct seen *s, const char *start)
+{
+    for (int i = 0; i < s->n_result; i++)
+        if (!strncmp(s->kernel[i], start, strlen(start))) return true;
+    return false;
+}
+
+static struct seen measure(const char *family, const char *shape, const char *isa)
+{
+    static const int32_t rows[] = {1, 5};
+    struct seen s = {0};
+    struct sy_err err;
+    struct sy_kernels_opt o = {.isa = isa,
+                               .family = family,
+                               .shape = shape,
+                               .rows = rows,
+                               .n_rows = 2,
+                               .n_thread = 1,
+                               .footprint = 1 << 20,
+                               .on_peaks = on_peaks,
+                               .on_result = on_result,
+                               .ctx = &s};
+    if (sy_kernels_measure(sy_env_default(), &o, &err)) fail_msg("%s", err.msg);
+    for (int i = 1; i < s.n_level; i++) assert_int_equal(s.n_by_level[i], s.n_by_level[0]);
+    return s;
+}
+
+static void products(void **state)
+{
+    (void)state;
+    struct seen s = measure("gemm", "SmolLM2-135M down", NULL);
+    assert_int_equal(s.n_result, s.n_level * 6 * 2);
+    assert_true(ran(&s, "f32 (f32)") && ran(&s, "f16 (f16)") && ran(&s, "int8 (q8_0)") && ran(&s, "int4 (q4_1)"));
+}
+
+static void attention(void **state)
+{
+    (void)state;
+    struct seen s = measure("attend", "Qwen2.5", NULL);
+    assert_int_equal(s.n_result, s.n_level * 3 * 4);
+    assert_true(ran(&s, "decode f32") && ran(&s, "prefill bf16") && ran(&s, "write f16"));
+}
+
+static void vectors(void **state)
+{
+    (void)state;
+    struct seen s = measure("vec", NULL, NULL);
+    assert_int_equal(s.n_result, s.n_level * 3 * 11);
+    assert_true(ran(&s, "norm") && ran(&s, "rope") && ran(&s, "argmax") && ran(&s, "glu silu"));
+}
+
+static void one_level(void **state)
+{
+    (void)state;
+    struct seen s = measure("vec", "gemma", "generic");
+    assert_int_equal(s.n_level, 1);
+    assert_string_equal(s.level[0], "generic");
+    struct sy_err err;
+    struct sy_kernels_opt o = {.isa = "pentium", .n_thread = 1, .on_result = on_result, .ctx = &s};
+    assert_int_equal(sy_kernels_measure(sy_env_default(), &o, &err), SY_EARG);
+    assert_non_null(strstr(err.msg, "pentium"));
+}
+
+static bool at_once(void *ctx)
+{
+    (void)ctx;
+    return true;
+}
+
+static void is_stopped(void **state)
+{
+    (void)state;
+    struct seen s = {0};
+    struct sy_err err;
+    struct sy_kernels_opt o = {.family = "vec",
+                               .n_thread = 1,
+                               .on_peaks = on_peaks,
+                               .on_result = on_result,
+                               .ctx = &s,
+                               .watch = {.stop = at_once}};
+    assert_int_equal(sy_kernels_measure(sy_env_default(), &o, &err), SY_EIO);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products),  cmocka_unit_test(attention),  cmocka_unit_test(vectors),
+        cmocka_unit_test(one_level), cmocka_unit_test(is_stopped),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
