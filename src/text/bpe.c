@@ -110,7 +110,7 @@ sy_status sy_bpe_merge_add(struct bpe *b, const struct vocab *v, uint32_t rank, 
     if (to.id < 0) return merge_refused(err, rank, joined, n_a + n_c - b->n_prefix);
     if (!flags_usable(to.flags)) return SY_OK; /* text never becomes a control token */
     struct bpe_merge *m = merge_slot(b, pair_key(left, right));
-    if (!m) return sy_fail(err, SY_EFORMAT, "the merges collide in a hash table beyond reason");
+    if (!m) return sy_fail(err, SY_ENOSUP, "the merges collide in a hash table beyond reason");
     *m = (struct bpe_merge){pair_key(left, right), rank, to.id};
     b->last_id = to.id;
     set_join(b, last_class(a, n_a), first_class(c, n_c));

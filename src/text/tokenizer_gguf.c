@@ -158,6 +158,7 @@ static sy_status read_merges(struct load *l)
 {
     const struct sy_gguf_vocab *g = l->g;
     if (!g->merge) return sy_fail(l->err, SY_EFORMAT, "tokenizer.ggml.merges: missing");
+    size_t n_unknown = 0;
     sy_status st = sy_bpe_merges_init(&l->t->bpe, l->t->env, g->n_merge, l->err);
     for (size_t i = 0; i < g->n_merge && st == SY_OK; i++) {
         const char *a = g->merge[i].at, *space = space_in(g->merge[i]);
@@ -166,7 +167,14 @@ static sy_status read_merges(struct load *l)
         if (!space) return sy_fail(l->err, SY_EFORMAT, "tokenizer.ggml.merges: merge %zu: expected two tokens", i);
         size_t n_a = (size_t)(space - a);
         st = sy_bpe_merge_add(&l->t->bpe, &l->t->vocab, (uint32_t)i, a, n_a, space + 1, n - n_a - 1, l->err);
+        if (st != SY_EFORMAT) continue;
+        n_unknown++; /* its tokens are not in the vocabulary: it could never apply */
+        st = SY_OK;
     }
+    if (n_unknown)
+        sy_log_at(l->t->env, SY_LOG_WARN,
+                  "tokenizer.ggml.merges: %zu of %zu name tokens that are not in the vocabulary and are left out",
+                  n_unknown, g->n_merge);
     return sy_while(l->err, st, "tokenizer.ggml.merges");
 }
 
