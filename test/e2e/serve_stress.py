@@ -89,6 +89,7 @@ def test_full_queue():
         assert s.get("/health").status == 200
         for c in held:
             c.close()
+        wait(lambda: s.metrics()["systole_open_requests"] == 0)
         s.healthy()
 
 
