@@ -140,7 +140,8 @@ static sy_status wait_for_end(struct sy_args *a, struct sy_server *s, int signal
         uint64_t now = sy_now_ns(&a->app->env);
         if ((term || interrupt) && end) _exit(term ? 128 + SIGTERM : SY_EXIT_INTERRUPTED);
         if (term || interrupt) {
-            /* Read away, so that the next one is told from this one; the count that decides the exit status stays. */
+            /* Read away, so that the next one is told from this one; the count that decides the exit
+             * status stays. */
             uint64_t count;
             if (interrupt) (void)!read(p[1].fd, &count, sizeof count);
             sy_server_drain(s);

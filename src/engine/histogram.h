@@ -1,5 +1,5 @@
-/* histogram.h - counts of observations by size, as Prometheus's histograms. One thread observes, any thread reads; no
- * locks. Buckets hold what is at most their bound. */
+/* histogram.h - counts of observations by size, as Prometheus's histograms. One thread observes, any
+ * thread reads; no locks. Buckets hold what is at most their bound. */
 #pragma once
 #include <stdatomic.h>
 

@@ -8,7 +8,7 @@
 
 #include "engine/loop_int.h"
 
-/* ---- queues between threads: stacks that are taken whole ------------------------------------------------------- */
+/* ---- queues between threads: stacks that are taken whole ----------------------------------------------- */
 
 /* A pusher only ever replaces the head by itself, and the taker empties the stack at once: no ABA. */
 #define PUSH(head, s, link)                                                                                          \
@@ -235,8 +235,8 @@ static void tell(struct sy_loop *l)
 
 static void nap(struct sy_loop *l)
 {
-    /* Nothing to do and nothing live: as long as it takes. With live streams a step that did nothing is a wait for
-     * memory or a deadline. */
+    /* Nothing to do and nothing live: as long as it takes. With live streams a step that did nothing is a
+     * wait for memory or a deadline. */
     struct timespec brief = {.tv_nsec = 2000000};
     atomic_store(&l->asleep, 1);
     if (!atomic_load(&l->in) && !atomic_load(&l->cancel) && !atomic_load(&l->quit))

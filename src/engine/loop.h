@@ -1,9 +1,9 @@
 /* loop.h - an engine on a thread of its own, and the streams through which other threads use it.
  *
- * An io thread makes a stream (all its memory at once), submits it and reads what the engine thread appends. The
- * engine thread takes no lock and allocates nothing in its callbacks: it writes an element, publishes the new length
- * and, after the step, signals one eventfd. A full queue is SY_FULL at the door. Without requests the engine thread
- * sleeps. */
+ * An io thread makes a stream (all its memory at once), submits it and reads what the engine thread
+ * appends. The engine thread takes no lock and allocates nothing in its callbacks: it writes an element,
+ * publishes the new length and, after the step, signals one eventfd. A full queue is SY_FULL at the door.
+ * Without requests the engine thread sleeps. */
 #pragma once
 #include <stdatomic.h>
 
@@ -15,7 +15,8 @@ struct sy_loop;
 
 enum sy_pooling { SY_POOL_NONE, SY_POOL_MEAN, SY_POOL_LAST };
 
-/* One of the n_sample answers of a stream. Read finish first, then n: once finish is not SY_RUNNING, n is final. */
+/* One of the n_sample answers of a stream. Read finish first, then n: once finish is not SY_RUNNING, n is
+ * final. */
 struct sy_reply {
     int32_t *id;            /* [n_max] */
     float *logprob;         /* [n_max], NULL: not asked for */
@@ -47,7 +48,7 @@ struct sy_stream {
     int32_t d_model;
     struct sy_err error; /* when a reply's finish is SY_FINISH_ERROR */
     uint64_t arrival_ns;
-    /* ---- private ---- */
+    /* ---- private --------------------------------------------------------------------------------------- */
     struct sy_loop *loop;
     struct sy_prepared *prepared; /* from submit to the engine thread */
     struct sy_arena arena;
@@ -64,18 +65,19 @@ SY_CHECK sy_status sy_stream_new(const struct sy_env *, const struct sy_stream_o
 void sy_stream_ref(struct sy_stream *);
 void sy_stream_unref(struct sy_stream *); /* NULL is fine; the last one frees it */
 
-/* The engine is borrowed and belongs to the loop's thread until sy_loop_free(); its immutable parts stay everybody's.
- * open_max: streams submitted and not finished. */
+/* The engine is borrowed and belongs to the loop's thread until sy_loop_free(); its immutable parts stay
+ * everybody's. open_max: streams submitted and not finished. */
 SY_CHECK sy_status sy_loop_new(const struct sy_env *, struct sy_engine *, int32_t open_max, struct sy_loop **out,
                                struct sy_err *);
 void sy_loop_free(struct sy_loop *); /* ends every stream as cancelled, then joins the thread */
 
-/* Any thread. SY_FULL: try later; SY_EIO: the engine has failed. The loop keeps a reference until the stream ends. */
+/* Any thread. SY_FULL: try later; SY_EIO: the engine has failed. The loop keeps a reference until the
+ * stream ends. */
 SY_CHECK sy_status sy_loop_submit(struct sy_loop *, struct sy_stream *, struct sy_err *);
 void sy_loop_cancel(struct sy_stream *); /* takes effect before the next step; one not submitted or ended is fine */
 
-/* Readable when streams have news. One thread drains it: reads the eventfd, then takes streams until NULL; each comes
- * with a reference, and comes again when there is more news after it was taken. */
+/* Readable when streams have news. One thread drains it: reads the eventfd, then takes streams until NULL;
+ * each comes with a reference, and comes again when there is more news after it was taken. */
 int sy_loop_fd(const struct sy_loop *);
 struct sy_stream *sy_loop_next(struct sy_loop *);
 

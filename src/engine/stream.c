@@ -1,4 +1,5 @@
-/* stream.c - what a client's request becomes: memory laid out by the io thread, filled by the engine thread. */
+/* stream.c - what a client's request becomes: memory laid out by the io thread, filled by the engine
+ * thread. */
 #include <math.h>
 #include <string.h>
 
@@ -100,7 +101,7 @@ void sy_stream_unref(struct sy_stream *s)
     sy_arena_release(&a);
 }
 
-/* ---- the engine thread's side: append, publish, nothing else ---------------------------------------------------- */
+/* ---- the engine thread's side: append, publish, nothing else ------------------------------------------- */
 
 static void count_token(struct sy_stream *s, struct sy_reply *r, uint64_t now)
 {

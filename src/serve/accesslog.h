@@ -1,5 +1,5 @@
-/* accesslog.h - lines written by a thread of their own: a reader that is slow, or a pipe that nobody reads, costs lines and
- * never an answer. Any thread may add. */
+/* accesslog.h - lines written by a thread of their own: a reader that is slow, or a pipe that nobody
+ * reads, costs lines and never an answer. Any thread may add. */
 #pragma once
 #include "base/buf.h"
 

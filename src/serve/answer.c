@@ -1,4 +1,5 @@
-/* answer.c - what a call came to, as OpenAI's response objects and server-sent events (HTML standard, "Server-sent events"). */
+/* answer.c - what a call came to, as OpenAI's response objects and server-sent events (HTML standard,
+ * "Server-sent events"). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,7 +62,7 @@ static struct sy_reply *reply_of(const struct sy_call *c, int32_t choice, struct
     return &(*stream)->reply[k < (*stream)->n_reply ? k : 0];
 }
 
-/* ---- log probabilities of chat --------------------------------------------------------------------------------------- */
+/* ---- log probabilities of chat ------------------------------------------------------------------------- */
 
 static void add_token(const struct sy_call *c, int32_t id, float logprob, struct sy_buf *b)
 {
@@ -100,7 +101,7 @@ static void add_chat_logprobs(const struct sy_call *c, int32_t choice, int32_t l
     sy_buf_text(b, "],\"refusal\":null}");
 }
 
-/* ---- log probabilities of completions ---------------------------------------------------------------------------------- */
+/* ---- log probabilities of completions ------------------------------------------------------------------ */
 
 struct scored { /* tokens in the order of the text: prompt (with echo), then answer */
     int32_t id;
@@ -238,7 +239,7 @@ static void echo_text(const struct sy_call *c, int32_t choice, struct sy_buf *te
         text->failed = true;
 }
 
-/* ---- whole answers ------------------------------------------------------------------------------------------------------ */
+/* ---- whole answers ------------------------------------------------------------------------------------- */
 
 static void add_chat_choice(const struct sy_call *c, int32_t i, struct sy_buf *b)
 {
@@ -408,7 +409,7 @@ void sy_call_body(struct sy_call *c, struct sy_buf *b)
     sy_problem_json(&c->problem, b);
 }
 
-/* ---- events ------------------------------------------------------------------------------------------------------------- */
+/* ---- events -------------------------------------------------------------------------------------------- */
 
 static void open_chunk(const struct sy_call *c, struct sy_buf *b)
 {

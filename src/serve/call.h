@@ -1,8 +1,8 @@
 /* call.h - one API call from body to answer, without HTTP: `systole batch` uses it as the server does.
  *
- * Life: sy_call_new (parse, render, tokenise: the long part, any thread), sy_call_submit, then sy_call_feed with each stream
- * of it that has news until sy_call_done, then sy_call_body; or, streaming, sy_call_events as text comes. A call is used by
- * one thread at a time: its owner locks around it. */
+ * Life: sy_call_new (parse, render, tokenise: the long part, any thread), sy_call_submit, then
+ * sy_call_feed with each stream of it that has news until sy_call_done, then sy_call_body; or, streaming,
+ * sy_call_events as text comes. A call is used by one thread at a time: its owner locks around it. */
 #pragma once
 #include "engine/loop.h"
 #include "serve/request.h"
@@ -56,13 +56,15 @@ struct sy_call *sy_call_new(const struct sy_service *, enum sy_api, const char *
                             uint64_t arrival_ns, void *owner);
 void sy_call_free(struct sy_call *); /* cancels what still runs; NULL is fine */
 
-/* Submits as many prompts as the queue takes; those left follow as earlier ones end. False: the problem says why none was. */
+/* Submits as many prompts as the queue takes; those left follow as earlier ones end. False: the problem
+ * says why none was. */
 bool sy_call_submit(struct sy_call *);
 bool sy_call_starved(const struct sy_call *); /* prompts are left and none runs: call sy_call_submit again later */
 void sy_call_feed(struct sy_call *, struct sy_stream *); /* a stream whose owner is this call has news */
 bool sy_call_started(const struct sy_call *);            /* there is a token, or it is done */
 bool sy_call_done(const struct sy_call *);
-/* Of a call that is done, by the thread that takes streams from the loop: what else comes of them is about nothing. */
+/* Of a call that is done, by the thread that takes streams from the loop: what else comes of them is about
+ * nothing. */
 void sy_call_detach(struct sy_call *);
 void sy_call_cancel(struct sy_call *);
 

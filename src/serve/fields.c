@@ -352,7 +352,8 @@ static bool read_best_of(struct reader *r, const struct sy_json *v)
     "\"oneOf\":[{" TEXT "},{\"type\":\"array\",\"minItems\":1,\"items\":{" TEXT "}},"                                \
     "{" IDS ",\"minItems\":1},{\"type\":\"array\",\"minItems\":1,\"items\":{" IDS ",\"minItems\":1}}]"
 
-/* Order matters once: what read_tokenize_prompt and read_tools look at. request.c walks this table, not the body. */
+/* Order matters once: what read_tokenize_prompt and read_tools look at. request.c walks this table, not
+ * the body. */
 /* clang-format off */
 const struct field request_fields[] = {
     OTHER("model", CHAT | COMP | EMB | TOK | DETOK | TPL, read_model, "\"type\":\"string\"",
@@ -437,10 +438,10 @@ const struct field request_fields[] = {
     REFUSED("continue_final_message", CHAT | TPL), REFUSED("chat_template", CHAT | TPL), REFUSED("suffix", COMP),
     REFUSED("mm_processor_kwargs", CHAT), REFUSED("use_beam_search", GEN), REFUSED("length_penalty", GEN),
     REFUSED("truncate_prompt_tokens", GEN | EMB), REFUSED("prompt_logprobs", GEN), REFUSED("logits_processors", GEN),
-    REFUSED("structured_outputs", GEN), REFUSED("guided_json", GEN), REFUSED("guided_regex", GEN), REFUSED("guided_choice", GEN),
-    REFUSED("guided_grammar", GEN), REFUSED("grammar", GEN), REFUSED("json_schema", GEN), REFUSED("bad_words", GEN),
-    REFUSED("allowed_token_ids", GEN), REFUSED("prompt_embeds", COMP), REFUSED("mirostat", GEN), REFUSED("dry_multiplier", GEN),
-    REFUSED("xtc_probability", GEN), REFUSED("dynatemp_range", GEN),
+    REFUSED("structured_outputs", GEN), REFUSED("guided_json", GEN), REFUSED("guided_regex", GEN),
+    REFUSED("guided_choice", GEN), REFUSED("guided_grammar", GEN), REFUSED("grammar", GEN), REFUSED("json_schema", GEN), REFUSED("bad_words", GEN),
+    REFUSED("allowed_token_ids", GEN), REFUSED("prompt_embeds", COMP), REFUSED("mirostat", GEN),
+    REFUSED("dry_multiplier", GEN), REFUSED("xtc_probability", GEN), REFUSED("dynatemp_range", GEN),
 
     NEUTRAL("user", ALL), NEUTRAL("store", GEN), NEUTRAL("metadata", GEN), NEUTRAL("service_tier", GEN),
     NEUTRAL("safety_identifier", GEN), NEUTRAL("prompt_cache_key", GEN), NEUTRAL("prompt_cache_retention", GEN),

@@ -1,5 +1,5 @@
-/* http.c - one request over libmicrohttpd, on its thread: headers checked, body collected, answer sent. Everything long is
- * handed to a worker while the connection is suspended. */
+/* http.c - one request over libmicrohttpd, on its thread: headers checked, body collected, answer sent.
+ * Everything long is handed to a worker while the connection is suspended. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -12,7 +12,8 @@
 
 #include "serve/server_int.h"
 
-/* What is read of a refused body, so that the client is still there to read why: a close with unread data resets it. */
+/* What is read of a refused body, so that the client is still there to read why: a close with unread data
+ * resets it. */
 static size_t drain_max(const struct sy_server *s) { return 4 * s->opt.body_bytes_max + (64u << 20); }
 
 static const char *header(const struct req *r, const char *name)
@@ -20,7 +21,7 @@ static const char *header(const struct req *r, const char *name)
     return MHD_lookup_connection_value(r->conn, MHD_HEADER_KIND, name);
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------------------------- */
+/* ---- life ---------------------------------------------------------------------------------------------- */
 
 void req_ref(struct req *r) { atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed); }
 
@@ -67,7 +68,7 @@ static void take_remote(struct req *r)
     if (a && a->sa_family == AF_INET6) inet_ntop(AF_INET6, &v6->sin6_addr, r->remote, sizeof r->remote);
 }
 
-/* ---- headers --------------------------------------------------------------------------------------------------------------- */
+/* ---- headers ------------------------------------------------------------------------------------------- */
 
 static bool own_host(const struct req *r, const char *origin)
 {
@@ -75,7 +76,8 @@ static bool own_host(const struct req *r, const char *origin)
     return host && at && !strcasecmp(at + 3, host);
 }
 
-/* A page of another origin may not even send: what a browser lets it send unasked would run on the user's machine. */
+/* A page of another origin may not even send: what a browser lets it send unasked would run on the user's
+ * machine. */
 static bool check_origin(struct req *r)
 {
     const char *origin = header(r, "Origin");
@@ -198,7 +200,7 @@ static struct req *begin(struct sy_server *s, struct MHD_Connection *conn, const
     return r;
 }
 
-/* ---- body --------------------------------------------------------------------------------------------------------------------- */
+/* ---- body ---------------------------------------------------------------------------------------------- */
 
 static void take_body(struct req *r, const char *bytes, size_t n)
 {
@@ -222,7 +224,7 @@ static void take_body(struct req *r, const char *bytes, size_t n)
     sy_buf_release(&r->body);
 }
 
-/* ---- answer ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- answer -------------------------------------------------------------------------------------------- */
 
 static void add_headers(struct req *r, struct MHD_Response *m, int status)
 {
@@ -326,7 +328,7 @@ static enum MHD_Result send_stream(struct req *r)
     return send_response(r, m, 200);
 }
 
-/* ---- libmicrohttpd calls ------------------------------------------------------------------------------------------------------------ */
+/* ---- libmicrohttpd calls ------------------------------------------------------------------------------- */
 
 enum act { ACT_CLOSE, ACT_WAIT, ACT_PROBLEM, ACT_PREFLIGHT, ACT_OUT, ACT_STREAM };
 
@@ -338,8 +340,8 @@ static enum act wait_suspended(struct req *r)
     return ACT_WAIT;
 }
 
-/* Under the lock: the body is here, or a worker or the pump has woken the connection. What follows is done without the lock:
- * responses have one of their own, which is held while next_events() is called. */
+/* Under the lock: the body is here, or a worker or the pump has woken the connection. What follows is done
+ * without the lock: responses have one of their own, which is held while next_events() is called. */
 static enum act decide(struct req *r)
 {
     if (r->gone) return ACT_CLOSE;

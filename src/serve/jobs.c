@@ -28,7 +28,7 @@ struct run {
     struct sy_buf buf;
 };
 
-/* ---- results ------------------------------------------------------------------------------------------------------------ */
+/* ---- results ------------------------------------------------------------------------------------------- */
 
 static sy_status append(struct run *r, struct sy_err *err)
 {
@@ -88,7 +88,7 @@ static sy_status write_result(struct run *r, struct sy_call *c, const struct sy_
     return append(r, err);
 }
 
-/* ---- what is there already ------------------------------------------------------------------------------------------------ */
+/* ---- what is there already ----------------------------------------------------------------------------- */
 
 /* A line without a custom_id is known by its number: the file that is resumed is the same. */
 static void key_of_line(int64_t line, struct sy_buf *key)
@@ -143,7 +143,7 @@ static sy_status take_results(struct run *r, struct sy_err *err)
     return st;
 }
 
-/* ---- requests ---------------------------------------------------------------------------------------------------------------- */
+/* ---- requests ------------------------------------------------------------------------------------------ */
 
 /* The next line that is not blank; false at the end. */
 static bool next_line(struct run *r, const char **s, size_t *n)
@@ -233,7 +233,7 @@ static sy_status start_line(struct run *r, const char *s, size_t n, struct sy_er
     return st;
 }
 
-/* ---- the run ------------------------------------------------------------------------------------------------------------------- */
+/* ---- the run ------------------------------------------------------------------------------------------- */
 
 static void close_job(struct run *r, struct job *job)
 {

@@ -1,9 +1,9 @@
-/* jobs.h - a file of requests to a file of results, in OpenAI's batch format (API reference, "Batch": the request input object
- * and the request output object), a line each.
+/* jobs.h - a file of requests to a file of results, in OpenAI's batch format (API reference, "Batch": the
+ * request input object and the request output object), a line each.
  *
- * Results are appended as they come. A run that was cut short goes on where it stopped: lines whose custom_id has a result are
- * skipped, and half a line at the end of the results is removed. A line that is malformed or refused gets a result that says so.
- * Thread: one, beside the loop's. */
+ * Results are appended as they come. A run that was cut short goes on where it stopped: lines whose
+ * custom_id has a result are skipped, and half a line at the end of the results is removed. A line that is
+ * malformed or refused gets a result that says so. Thread: one, beside the loop's. */
 #pragma once
 #include "base/file.h"
 #include "serve/call.h"

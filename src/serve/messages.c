@@ -1,5 +1,5 @@
-/* messages.c - a conversation in OpenAI's shape, checked, and brought into the shape chat templates are written for: content
- * is one string, the arguments of tool calls are values. */
+/* messages.c - a conversation in OpenAI's shape, checked, and brought into the shape chat templates are
+ * written for: content is one string, the arguments of tool calls are values. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* metrics.c - Prometheus's text format: the names of vLLM's metrics, so that its dashboards work, and our own beside them. */
+/* metrics.c - Prometheus's text format: the names of vLLM's metrics, so that its dashboards work, and our
+ * own beside them. */
 #include <string.h>
 
 #include "serve/server_int.h"

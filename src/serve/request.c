@@ -8,10 +8,11 @@
 #include "base/utf8.h"
 #include "serve/request_int.h"
 
-/* Bytes that the values of one body may take as a tree: a body of a few megabytes can hold millions of empty objects. */
+/* Bytes that the values of one body may take as a tree: a body of a few megabytes can hold millions of
+ * empty objects. */
 enum { TREE_BYTES_MAX = 256 << 20 };
 
-/* ---- problems ------------------------------------------------------------------------------------------------------ */
+/* ---- problems ------------------------------------------------------------------------------------------ */
 
 static const char *type_of(int status)
 {
@@ -77,7 +78,7 @@ bool request_no_memory(struct reader *r)
     return false;
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------------------------------- */
+/* ---- JSON ---------------------------------------------------------------------------------------------- */
 
 bool request_scan(const char *s, size_t n, struct sy_problem *p)
 {
@@ -173,7 +174,7 @@ bool request_id(struct reader *r, const char *param, const struct sy_json *v, in
     return true;
 }
 
-/* ---- the table's plain values ----------------------------------------------------------------------------------------- */
+/* ---- the table's plain values -------------------------------------------------------------------------- */
 
 static bool read_number(struct reader *r, const struct field *f, const struct sy_json *v, double *out)
 {
@@ -233,7 +234,7 @@ static void note_ignored(struct sy_ask *a)
     }
 }
 
-/* ---- what fields mean together ------------------------------------------------------------------------------------------ */
+/* ---- what fields mean together ------------------------------------------------------------------------- */
 
 static bool check_prompt(struct reader *r)
 {

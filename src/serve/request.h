@@ -1,9 +1,11 @@
-/* request.h - the JSON body of an API call, read and checked. Pure: no engine, no HTTP, so that tests and fuzzers run it.
+/* request.h - the JSON body of an API call, read and checked. Pure: no engine, no HTTP, so that tests and
+ * fuzzers run it.
  *
- * Implements the request objects of OpenAI's API (openai-openapi, "createChatCompletion", "createCompletion",
- * "createEmbedding"), vLLM's extensions by the same names, and /tokenize, /detokenize, /apply-template. A field that would
- * change the answer and is not supported is refused; harmless metadata is accepted; a field nobody knows is ignored and
- * named in the response. Memory and time are bounded by the size of the body; recursion by SY_JSON_DEPTH_MAX. */
+ * Implements the request objects of OpenAI's API (openai-openapi, "createChatCompletion",
+ * "createCompletion", "createEmbedding"), vLLM's extensions by the same names, and /tokenize, /detokenize,
+ * /apply-template. A field that would change the answer and is not supported is refused; harmless metadata
+ * is accepted; a field nobody knows is ignored and named in the response. Memory and time are bounded by
+ * the size of the body; recursion by SY_JSON_DEPTH_MAX. */
 #pragma once
 #include "base/arena.h"
 #include "base/json.h"
@@ -35,7 +37,8 @@ struct sy_problem {
     char message[512];
     int retry_s; /* Retry-After; 0: none */
 };
-/* Fill in a problem, unless there is one already. Returns false, so that a reader can `return refuse(...)`. */
+/* Fill in a problem, unless there is one already. Returns false, so that a reader can `return
+ * refuse(...)`. */
 bool sy_problem_set(struct sy_problem *, int status, const char *code, const char *param, const char *fmt, ...)
     SY_PRINTF(5, 6);
 void sy_problem_json(const struct sy_problem *, struct sy_buf *); /* {"error":{"message",...}} */

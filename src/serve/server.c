@@ -19,7 +19,7 @@
 
 enum { PEM_BYTES_MAX = 1 << 20, BACKLOG = 1024, OWN_FDS = 64 };
 
-/* ---- the address ------------------------------------------------------------------------------------------------------------- */
+/* ---- the address --------------------------------------------------------------------------------------- */
 
 static sy_status bind_unix(struct sy_server *s, struct sy_err *err)
 {
@@ -75,7 +75,8 @@ static sy_status bind_tcp(struct sy_server *s, struct sy_err *err)
     return st;
 }
 
-/* Every connection is a file descriptor: the limit is raised as far as it goes, and more connections are not promised. */
+/* Every connection is a file descriptor: the limit is raised as far as it goes, and more connections are
+ * not promised. */
 static sy_status reserve_fds(struct sy_server *s, struct sy_err *err)
 {
     struct rlimit l;
@@ -146,7 +147,7 @@ sy_status sy_server_new(const struct sy_env *env, const struct sy_server_opt *o,
     return SY_OK;
 }
 
-/* ---- answering ----------------------------------------------------------------------------------------------------------------- */
+/* ---- answering ----------------------------------------------------------------------------------------- */
 
 static void log_line(void *ctx, const char *fmt, va_list ap)
 {
@@ -204,7 +205,7 @@ void sy_server_drain(struct sy_server *s) { atomic_store(&s->draining, true); }
 int32_t sy_server_busy(const struct sy_server *s) { return atomic_load(&s->n_busy); }
 bool sy_server_failed(const struct sy_server *s) { return s->loop && sy_loop_failed(s->loop); }
 
-/* ---- the end ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- the end ------------------------------------------------------------------------------------------- */
 
 /* Requests in turn, each with a reference: none may be locked under the server's lock. */
 static size_t all_requests(struct sy_server *s, struct req **out)
@@ -237,8 +238,8 @@ static void wait_ms(int ms)
     nanosleep(&t, NULL);
 }
 
-/* Ends what runs, lets the last words out, then takes the connections away. libmicrohttpd must not be stopped while it has a
- * connection suspended: from `closing` on none is suspended any more. */
+/* Ends what runs, lets the last words out, then takes the connections away. libmicrohttpd must not be
+ * stopped while it has a connection suspended: from `closing` on none is suspended any more. */
 static void stop_http(struct sy_server *s)
 {
     struct req **all = sy_new_array(s->env, s->n_slot, sizeof *all);

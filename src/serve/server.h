@@ -1,5 +1,6 @@
-/* server.h - the HTTP server: OpenAI's API over an engine. libmicrohttpd moves the bytes on one thread; workers parse, render
- * and tokenise; the pump thread takes what the engine's loop has made, and watches connections and the engine.
+/* server.h - the HTTP server: OpenAI's API over an engine. libmicrohttpd moves the bytes on one thread;
+ * workers parse, render and tokenise; the pump thread takes what the engine's loop has made, and watches
+ * connections and the engine.
  *
  * RFC 9110 and 9112 (HTTP), RFC 6750 (bearer keys), Fetch standard (CORS), Prometheus text format 0.0.4. */
 #pragma once

@@ -1,8 +1,10 @@
-/* server_int.h - the parts of the server: server.c life, http.c one request over libmicrohttpd, work.c the threads beside it,
- * route.c what answers where, metrics.c and openapi.c two of those answers. Private to this folder.
+/* server_int.h - the parts of the server: server.c life, http.c one request over libmicrohttpd, work.c the
+ * threads beside it, route.c what answers where, metrics.c and openapi.c two of those answers. Private to
+ * this folder.
  *
- * Locks: a request's lock, and inside it perhaps server.lock (tables of connections and requests), never the other way round.
- * The engine thread takes neither. libmicrohttpd's thread never waits for a long job: those are the workers'. */
+ * Locks: a request's lock, and inside it perhaps server.lock (tables of connections and requests), never
+ * the other way round. The engine thread takes neither. libmicrohttpd's thread never waits for a long job:
+ * those are the workers'. */
 #pragma once
 #include <microhttpd.h>
 #include <pthread.h>

@@ -1,5 +1,6 @@
-/* work.c - the threads beside libmicrohttpd's: workers parse bodies and write answers; the pump hands on what the engine has
- * made, notices clients that hang up, ends connections that dawdle, and watches the engine. */
+/* work.c - the threads beside libmicrohttpd's: workers parse bodies and write answers; the pump hands on
+ * what the engine has made, notices clients that hang up, ends connections that dawdle, and watches the
+ * engine. */
 #include <errno.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -15,7 +16,7 @@
 enum { EVENTS = 64, TICK_MS = 250 };
 static const uint64_t loop_event = UINT64_MAX, wake_event = UINT64_MAX - 1; /* no slot and generation */
 
-/* ---- workers ------------------------------------------------------------------------------------------------------------------ */
+/* ---- workers ------------------------------------------------------------------------------------------- */
 
 void req_push_work(struct req *r)
 {
@@ -109,7 +110,7 @@ static void *worker(void *ctx)
     return NULL;
 }
 
-/* ---- the pump: news of streams -------------------------------------------------------------------------------------------------- */
+/* ---- the pump: news of streams ------------------------------------------------------------------------- */
 
 /* Under the lock: what the news mean for the client. */
 static void advance(struct req *r)
@@ -182,7 +183,7 @@ static void feed_starved(struct sy_server *s)
     }
 }
 
-/* ---- the pump: connections -------------------------------------------------------------------------------------------------------- */
+/* ---- the pump: connections ----------------------------------------------------------------------------- */
 
 /* While libmicrohttpd has a connection suspended it does not look at it. */
 void work_watch(struct req *r)
@@ -220,7 +221,8 @@ uint64_t work_received(int fd)
     return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &n) ? 0 : i.tcpi_bytes_received;
 }
 
-/* libmicrohttpd has no answer of its own for this. Nothing else is being written: the request is not complete. */
+/* libmicrohttpd has no answer of its own for this. Nothing else is being written: the request is not
+ * complete. */
 static void say_late(struct conn *c, const char *what)
 {
     char body[256], all[512];
@@ -296,7 +298,7 @@ static void *pump(void *ctx)
     return NULL;
 }
 
-/* ---- life -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- life ---------------------------------------------------------------------------------------------- */
 
 static bool add_fd(struct sy_server *s, int fd, uint64_t what)
 {

@@ -1,5 +1,5 @@
-/* The engine's thread and its streams: many threads submit, cancel and read at once; the queue is bounded; the
- * engine's thread allocates nothing; failing allocations leave nothing behind. */
+/* The engine's thread and its streams: many threads submit, cancel and read at once; the queue is bounded;
+ * the engine's thread allocates nothing; failing allocations leave nothing behind. */
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
