@@ -24,10 +24,7 @@ static uint32_t next(struct rnd *r)
     return (uint32_t)(r->s >> 32);
 }
 
-static float uniform(struct rnd *r)
-{
-    return (float)(int32_t)next(r) * 0x1p-31f;
-}
+static float uniform(struct rnd *r) { return (float)(int32_t)next(r) * 0x1p-31f; }
 
 static void *get(size_t n)
 {
@@ -89,9 +86,7 @@ static double weight(const struct sy_panels *p, int64_t c, int64_t i, double *ma
     uint16_t h;
     c %= 16;
     switch (p->layout) {
-    case SY_LAYOUT_F32:
-        memcpy(&f, at + (i * 16 + c) * 4, 4);
-        break;
+    case SY_LAYOUT_F32: memcpy(&f, at + (i * 16 + c) * 4, 4); break;
     case SY_LAYOUT_F16:
         memcpy(&h, at + (i * 16 + c) * 2, 2);
         f = sy_f16_to_f32(h);
@@ -125,8 +120,9 @@ static double weight(const struct sy_panels *p, int64_t c, int64_t i, double *ma
     default: {
         int64_t g = i / p->group;
         double min = 0;
-        int code = p->layout == SY_LAYOUT_I8 ? at[p->code_at + (size_t)((i / 4 * 16 + c) * 4 + i % 4)]
-                                             : at[p->code_at + (size_t)(i / 32 * 256 + (i % 16 / 4 * 16 + c) * 4 + i % 4)];
+        int code = p->layout == SY_LAYOUT_I8
+                       ? at[p->code_at + (size_t)((i / 4 * 16 + c) * 4 + i % 4)]
+                       : at[p->code_at + (size_t)(i / 32 * 256 + (i % 16 / 4 * 16 + c) * 4 + i % 4)];
         if (p->layout == SY_LAYOUT_I4) code = i % 32 < 16 ? code & 15 : code >> 4;
         memcpy(&f, at + c * 4, 4);
         memcpy(&h, at + p->scale_at + (size_t)(g * 16 + c) * 2, 2);
@@ -229,8 +225,8 @@ static void drop(struct problem *p)
     free(p->bound);
 }
 
-typedef void mul_fn(const struct sy_panels *, const struct sy_xmat *, int64_t, int64_t, int64_t, int64_t, float *, int64_t,
-                    const struct sy_epilogue *);
+typedef void mul_fn(const struct sy_panels *, const struct sy_xmat *, int64_t, int64_t, int64_t, int64_t, float *,
+                    int64_t, const struct sy_epilogue *);
 
 /* Runs the product over a grid of calls, with a bias and a residual in place, and checks what lies around y. */
 static float *run(const struct problem *p, mul_fn *mul, int64_t rows, int64_t panels)
@@ -242,8 +238,8 @@ static float *run(const struct problem *p, mul_fn *mul, int64_t rows, int64_t pa
     struct sy_epilogue e = {.bias = p->bias, .add = y, .ld_add = ldy};
     for (int64_t r = 0; r < p->m; r += rows)
         for (int64_t c = 0; c < n_panel; c += panels)
-            mul(&p->w, &p->xm, r, r + rows < p->m ? r + rows : p->m, c, c + panels < n_panel ? c + panels : n_panel, y,
-                ldy, &e);
+            mul(&p->w, &p->xm, r, r + rows < p->m ? r + rows : p->m, c, c + panels < n_panel ? c + panels : n_panel,
+                y, ldy, &e);
     for (int64_t i = 0; i < p->m * ldy; i++)
         if (i % ldy >= p->n) assert_true(y[i] == 1234);
     for (int64_t r = 1; r < p->m; r++) memmove(y + r * p->n, y + r * ldy, (size_t)p->n * sizeof *y);
@@ -354,7 +350,7 @@ static void test_packing(void **state)
             pose(&p, *q, l, 1, n, k);
             float *row = malloc((size_t)k * sizeof *row);
             assert_non_null(row);
-            double unit = l == SY_LAYOUT_F32                         ? 0
+            double unit = l == SY_LAYOUT_F32                            ? 0
                           : l == SY_LAYOUT_BF16 || l == SY_LAYOUT_WBF16 ? (strcmp((*q)->name, "bf16") ? 0x1p-8 : 0)
                           : (*q)->block_len == 256                      ? 0x1p-11
                                                                         : 0;
@@ -369,8 +365,8 @@ static void test_packing(void **state)
                     /* bf16, f16 scales and mins of up to 24 (K-quants: any number of) steps, small numbers */
                     if (l == SY_LAYOUT_B8 || l == SY_LAYOUT_B4) limit = 0x1p-8 * fabs(w) + most * 0x1p-8;
                     if (!(fabs(w - row[i]) <= limit))
-                        fail_msg("%s as %s: w[%d][%d] is %.9g, stored %.9g", (*q)->name, sy_layout_name(l), (int)c, (int)i,
-                                 w, (double)row[i]);
+                        fail_msg("%s as %s: w[%d][%d] is %.9g, stored %.9g", (*q)->name, sy_layout_name(l), (int)c,
+                                 (int)i, w, (double)row[i]);
                 }
             }
             free(row);
@@ -404,7 +400,9 @@ static void test_rows(void **state)
 /* One prepared row, as bytes in a row: codes and what belongs to them. */
 static size_t row_of(const struct sy_xmat *x, int64_t r, unsigned char *to)
 {
-    size_t n = x->kind == SY_X_F32 ? (size_t)x->k * 4 : x->kind == SY_X_BF16 ? (size_t)(x->k + 31) / 32 * 64 : (size_t)x->k;
+    size_t n = x->kind == SY_X_F32    ? (size_t)x->k * 4
+               : x->kind == SY_X_BF16 ? (size_t)(x->k + 31) / 32 * 64
+                                      : (size_t)x->k;
     memcpy(to, x->data + r * x->ld, n);
     if (x->kind != SY_X_I8) return n;
     struct sy_xplanes p = sy_xplanes_of(x);
@@ -425,7 +423,8 @@ static void test_prepare(void **state)
             float *x = malloc((size_t)(M * ldx) * sizeof *x);
             assert_non_null(x);
             for (int64_t i = 0; i < M * ldx; i++) x[i] = ldexpf(uniform(&r), (int)(next(&r) % 40) - 20);
-            for (int64_t i = 0; i < k; i++) x[i] = i < 32 ? 0 : i < 64 ? 1e-38f : i < 96 ? 3e38f : 127 - (float)(i % 64) / 2;
+            for (int64_t i = 0; i < k; i++)
+                x[i] = i < 32 ? 0 : i < 64 ? 1e-38f : i < 96 ? 3e38f : 127 - (float)(i % 64) / 2;
             x[ldx] = NAN;
             x[ldx + k - 1] = -INFINITY;
             for (int64_t i = 0; i < k; i++) x[2 * ldx + i] = i % 2 ? -FLT_MAX : FLT_MAX;
@@ -453,15 +452,16 @@ static void test_prepare(void **state)
                     for (size_t i = 0; kind == SY_X_BF16 && row == 1 && i < n; i += 2)
                         if ((one[i + 1] & other[i + 1]) == 0x7f) memcpy(other + i, one + i, 2);
                     if (memcmp(one, other, n) != 0)
-                        fail_msg("%s prepares row %d of kind %d, k %d, otherwise than generic", e->isa, (int)row, kind,
-                                 (int)k);
+                        fail_msg("%s prepares row %d of kind %d, k %d, otherwise than generic", e->isa, (int)row,
+                                 kind, (int)k);
                 }
             }
             if (kind == SY_X_I8)
                 for (int64_t g = 0; g < k / 32; g++) {
                     struct sy_xplanes p = sy_xplanes_of(&a);
                     bool bad = g == 0 || g == k / 32 - 1;
-                    assert_true(isnan(p.scale[g * a.ld_group + 1]) == bad && isnan(p.mass[g * a.ld_group + 1]) == bad);
+                    assert_true(isnan(p.scale[g * a.ld_group + 1]) == bad &&
+                                isnan(p.mass[g * a.ld_group + 1]) == bad);
                 }
             free(a.data);
             free(b.data);
@@ -525,16 +525,26 @@ static void test_choose(void **state)
         bool bf16;
         int layout; /* -1: refused */
     } want[] = {
-        {"q4_0", SY_COMPUTE_AUTO, true, SY_LAYOUT_I4},    {"q4_1", SY_COMPUTE_INT8, false, SY_LAYOUT_I4},
-        {"q4_k", SY_COMPUTE_AUTO, true, SY_LAYOUT_I4},    {"q2_k", SY_COMPUTE_AUTO, true, SY_LAYOUT_I4},
-        {"q3_k", SY_COMPUTE_AUTO, true, SY_LAYOUT_I4},    {"q5_0", SY_COMPUTE_AUTO, true, SY_LAYOUT_I8},
-        {"q5_1", SY_COMPUTE_AUTO, true, SY_LAYOUT_I8},    {"q6_k", SY_COMPUTE_AUTO, true, SY_LAYOUT_I8},
-        {"q8_0", SY_COMPUTE_INT8, true, SY_LAYOUT_I8},    {"q8_0", SY_COMPUTE_BF16, false, SY_LAYOUT_BF16},
-        {"q8_0", SY_COMPUTE_F32, true, SY_LAYOUT_F32},    {"bf16", SY_COMPUTE_AUTO, true, SY_LAYOUT_BF16},
-        {"bf16", SY_COMPUTE_AUTO, false, SY_LAYOUT_WBF16}, {"f16", SY_COMPUTE_AUTO, true, SY_LAYOUT_F16},
-        {"f32", SY_COMPUTE_AUTO, true, SY_LAYOUT_F32},    {"bf16", SY_COMPUTE_F32, true, SY_LAYOUT_F32},
-        {"f16", SY_COMPUTE_BF16, true, SY_LAYOUT_BF16},   {"f32", SY_COMPUTE_INT8, true, -1},
-        {"f16", SY_COMPUTE_INT8, true, -1},               {"bf16", SY_COMPUTE_INT8, true, -1},
+        {"q4_0", SY_COMPUTE_AUTO, true, SY_LAYOUT_I4},
+        {"q4_1", SY_COMPUTE_INT8, false, SY_LAYOUT_I4},
+        {"q4_k", SY_COMPUTE_AUTO, true, SY_LAYOUT_I4},
+        {"q2_k", SY_COMPUTE_AUTO, true, SY_LAYOUT_I4},
+        {"q3_k", SY_COMPUTE_AUTO, true, SY_LAYOUT_I4},
+        {"q5_0", SY_COMPUTE_AUTO, true, SY_LAYOUT_I8},
+        {"q5_1", SY_COMPUTE_AUTO, true, SY_LAYOUT_I8},
+        {"q6_k", SY_COMPUTE_AUTO, true, SY_LAYOUT_I8},
+        {"q8_0", SY_COMPUTE_INT8, true, SY_LAYOUT_I8},
+        {"q8_0", SY_COMPUTE_BF16, false, SY_LAYOUT_BF16},
+        {"q8_0", SY_COMPUTE_F32, true, SY_LAYOUT_F32},
+        {"bf16", SY_COMPUTE_AUTO, true, SY_LAYOUT_BF16},
+        {"bf16", SY_COMPUTE_AUTO, false, SY_LAYOUT_WBF16},
+        {"f16", SY_COMPUTE_AUTO, true, SY_LAYOUT_F16},
+        {"f32", SY_COMPUTE_AUTO, true, SY_LAYOUT_F32},
+        {"bf16", SY_COMPUTE_F32, true, SY_LAYOUT_F32},
+        {"f16", SY_COMPUTE_BF16, true, SY_LAYOUT_BF16},
+        {"f32", SY_COMPUTE_INT8, true, -1},
+        {"f16", SY_COMPUTE_INT8, true, -1},
+        {"bf16", SY_COMPUTE_INT8, true, -1},
     };
     struct sy_kernels wide = {.bf16 = true, .bf16_codes = true};
     enum sy_layout l;
@@ -582,8 +592,8 @@ static void test_pick(void **state)
         assert_non_null(strstr(k.isa, e->isa));
         assert_memory_equal(k.isa, "generic", 7);
         for (const struct sy_kernel_entry *o = sy_kernel_entries; o->family; o++)
-            if (strcmp(o->family, "isa") == 0 && ((const struct sy_kernels_isa *)o->table)->rank / 10 > isa->rank / 10 &&
-                strstr(k.isa, o->isa))
+            if (strcmp(o->family, "isa") == 0 &&
+                ((const struct sy_kernels_isa *)o->table)->rank / 10 > isa->rank / 10 && strstr(k.isa, o->isa))
                 fail_msg("%s lets %s in", e->isa, o->isa);
     }
     assert_int_equal(sy_kernels_pick(NULL, &k, &err), SY_OK);
@@ -592,8 +602,8 @@ static void test_pick(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pick),      cmocka_unit_test(test_choose),    cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_packing),   cmocka_unit_test(test_quantised), cmocka_unit_test(test_prepare),
+        cmocka_unit_test(test_pick),     cmocka_unit_test(test_choose),     cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_packing),  cmocka_unit_test(test_quantised),  cmocka_unit_test(test_prepare),
         cmocka_unit_test(test_products), cmocka_unit_test(test_not_finite),
     };
     return cmocka_run_group_tests_name("cpu gemm", tests, NULL, NULL);

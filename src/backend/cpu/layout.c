@@ -9,25 +9,15 @@ static const struct {
     const char *name;
     enum sy_xkind x;
 } layouts[SY_LAYOUT_COUNT] = {
-    [SY_LAYOUT_F32] = {"f32", SY_X_F32},
-    [SY_LAYOUT_F16] = {"f16", SY_X_F32},
-    [SY_LAYOUT_BF16] = {"bf16", SY_X_BF16},
-    [SY_LAYOUT_WBF16] = {"bf16 x f32", SY_X_F32},
-    [SY_LAYOUT_I8] = {"int8", SY_X_I8},
-    [SY_LAYOUT_I4] = {"int4", SY_X_I8},
-    [SY_LAYOUT_B8] = {"int8 as bf16", SY_X_BF16},
-    [SY_LAYOUT_B4] = {"int4 as bf16", SY_X_BF16},
+    [SY_LAYOUT_F32] = {"f32", SY_X_F32},          [SY_LAYOUT_F16] = {"f16", SY_X_F32},
+    [SY_LAYOUT_BF16] = {"bf16", SY_X_BF16},       [SY_LAYOUT_WBF16] = {"bf16 x f32", SY_X_F32},
+    [SY_LAYOUT_I8] = {"int8", SY_X_I8},           [SY_LAYOUT_I4] = {"int4", SY_X_I8},
+    [SY_LAYOUT_B8] = {"int8 as bf16", SY_X_BF16}, [SY_LAYOUT_B4] = {"int4 as bf16", SY_X_BF16},
 };
 
-const char *sy_layout_name(enum sy_layout l)
-{
-    return layouts[l].name;
-}
+const char *sy_layout_name(enum sy_layout l) { return layouts[l].name; }
 
-enum sy_xkind sy_layout_xkind(enum sy_layout l)
-{
-    return layouts[l].x;
-}
+enum sy_xkind sy_layout_xkind(enum sy_layout l) { return layouts[l].x; }
 
 /* Codes of `bits` around `zero`, moved to be around `middle`, stay within [0, 2 * middle). */
 static bool centred(const struct sy_affine *a, int middle)
@@ -54,19 +44,16 @@ sy_status sy_layout_choose(const struct sy_quant *q, enum sy_compute mode, const
     if (q->st_dtype && strcmp(q->st_dtype, "F16") == 0) exact = SY_LAYOUT_F16;
     if (q->st_dtype && strcmp(q->st_dtype, "BF16") == 0) exact = kernels->bf16 ? SY_LAYOUT_BF16 : SY_LAYOUT_WBF16;
     switch (mode) {
-    case SY_COMPUTE_F32:
-        *out = SY_LAYOUT_F32;
-        return SY_OK;
-    case SY_COMPUTE_BF16:
-        *out = SY_LAYOUT_BF16;
-        return SY_OK;
+    case SY_COMPUTE_F32: *out = SY_LAYOUT_F32; return SY_OK;
+    case SY_COMPUTE_BF16: *out = SY_LAYOUT_BF16; return SY_OK;
     case SY_COMPUTE_INT8:
         if (!int4 && !int8)
-            return sy_fail(err, SY_ENOSUP, "--compute int8 needs quantised weights, but these are stored as %s; "
-                           "use --compute auto", q->name);
+            return sy_fail(err, SY_ENOSUP,
+                           "--compute int8 needs quantised weights, but these are stored as %s; "
+                           "use --compute auto",
+                           q->name);
         break;
-    case SY_COMPUTE_AUTO:
-        break;
+    case SY_COMPUTE_AUTO: break;
     }
     bool widen = mode == SY_COMPUTE_AUTO && kernels->bf16_codes;
     *out = int4 ? (widen ? SY_LAYOUT_B4 : SY_LAYOUT_I4) : int8 ? (widen ? SY_LAYOUT_B8 : SY_LAYOUT_I8) : exact;
@@ -81,37 +68,22 @@ static size_t odd_lines(size_t n)
     return (lines | 1) * 64;
 }
 
-static size_t line_up(size_t n)
-{
-    return (n + 63) / 64 * 64;
-}
+static size_t line_up(size_t n) { return (n + 63) / 64 * 64; }
 
-static bool is_int4(enum sy_layout l)
-{
-    return l == SY_LAYOUT_I4 || l == SY_LAYOUT_B4;
-}
+static bool is_int4(enum sy_layout l) { return l == SY_LAYOUT_I4 || l == SY_LAYOUT_B4; }
 
 /* A tile of the matrix units takes 32 elements of bf16 at once. */
-static int64_t pad_bf16(int64_t k)
-{
-    return (k + 31) / 32 * 32;
-}
+static int64_t pad_bf16(int64_t k) { return (k + 31) / 32 * 32; }
 
 void sy_panels_plan(struct sy_panels *p, enum sy_layout layout, const struct sy_quant *q, int64_t n, int64_t k)
 {
     *p = (struct sy_panels){.layout = layout, .n = n, .k = k};
     size_t columns = SY_PANEL, len = (size_t)k, bytes;
     switch (layout) {
-    case SY_LAYOUT_F32:
-        bytes = len * columns * sizeof(float);
-        break;
-    case SY_LAYOUT_F16:
-        bytes = len * columns * sizeof(uint16_t);
-        break;
+    case SY_LAYOUT_F32: bytes = len * columns * sizeof(float); break;
+    case SY_LAYOUT_F16: bytes = len * columns * sizeof(uint16_t); break;
     case SY_LAYOUT_BF16:
-    case SY_LAYOUT_WBF16:
-        bytes = (size_t)pad_bf16(k) * columns * sizeof(uint16_t);
-        break;
+    case SY_LAYOUT_WBF16: bytes = (size_t)pad_bf16(k) * columns * sizeof(uint16_t); break;
     default:
         p->group = q->affine.group;
         p->has_min = q->affine.has_min;
@@ -213,7 +185,8 @@ static void pack_codes(const struct sy_panels *p, const struct sy_quant *q, cons
     int e = scale_exponent(scale, min, n_group);
     float factor = ldexpf(1, e);
     if (p->layout == SY_LAYOUT_B8 || p->layout == SY_LAYOUT_B4) {
-        /* Below 1.94, from where rounding to f16 does not reach 2. Nothing but zeros: see layout.h for |h| < 2^-14. */
+        /* Below 1.94, from where rounding to f16 does not reach 2. Nothing but zeros: see layout.h for |h| < 2^-14.
+         */
         float max = weight_max(&q->affine, scale, min, n_group);
         e = exponent(max / 0.97f);
         factor = max > 0 ? ldexpf(1, e) : 0;
@@ -226,10 +199,8 @@ static void pack_codes(const struct sy_panels *p, const struct sy_quant *q, cons
     memcpy(panel + column * (int)sizeof factor, &factor, sizeof factor);
     put_halves(panel + p->scale_at + column * 2, scale, n_group, e);
     if (min) put_halves(panel + p->min_at + column * 2, min, n_group, e);
-    if (p->layout == SY_LAYOUT_B8)
-        put_signed(p, code, zero, panel + p->code_at + column * 2);
-    else
-        put_codes(p, code, 0x01010101u * (uint32_t)(p->zero - zero), panel + p->code_at + column * 4);
+    if (p->layout == SY_LAYOUT_B8) put_signed(p, code, zero, panel + p->code_at + column * 2);
+    else put_codes(p, code, 0x01010101u * (uint32_t)(p->zero - zero), panel + p->code_at + column * 4);
 }
 
 static void pack_floats(const struct sy_panels *p, const struct sy_quant *q, const void *row, unsigned char *panel,
@@ -258,19 +229,14 @@ void sy_panels_pack(const struct sy_panels *p, const struct sy_tensor *t, int64_
         memset(panel, 0, p->panel_bytes);
         for (int c = 0; c < SY_PANEL && i * SY_PANEL + c < p->n; c++) {
             const unsigned char *row = t->data + sy_tensor_row(t, row0 + i * SY_PANEL + c) * row_bytes;
-            if (p->group)
-                pack_codes(p, q, row, panel, c, scratch);
-            else
-                pack_floats(p, q, row, panel, c, scratch);
+            if (p->group) pack_codes(p, q, row, panel, c, scratch);
+            else pack_floats(p, q, row, panel, c, scratch);
         }
     }
 }
 
 /* Floats of a whole row, or its codes (k/4 floats) with scales and mins (k/16 each at most). */
-size_t sy_panels_scratch(int64_t k)
-{
-    return (size_t)k;
-}
+size_t sy_panels_scratch(int64_t k) { return (size_t)k; }
 
 static size_t row_bytes_of(enum sy_xkind kind, int64_t k)
 {

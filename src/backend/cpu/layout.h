@@ -1,8 +1,9 @@
 /* layout.h - compute layouts of weights: what a matrix product reads. Few, the same for every instruction set.
  *
- * A matrix W [n, k] (y = x W^T) is cut in panels of 16 columns of y (rows of W), the width of a 512-bit vector of f32;
- * the last panel is padded with zeros. Within a panel all k of its 16 columns are contiguous, so a product streams
- * memory in order. Bytes of a panel (c: column 0..15; everything little-endian, planes start at multiples of 64):
+ * A matrix W [n, k] (y = x W^T) is cut in panels of 16 columns of y (rows of W), the width of a 512-bit vector of
+ * f32; the last panel is padded with zeros. Within a panel all k of its 16 columns are contiguous, so a product
+ * streams memory in order. Bytes of a panel (c: column 0..15; everything little-endian, planes start at multiples of
+ * 64):
  *
  *   F32    [k][c] f32                                                       x: f32
  *   F16    [k][c] f16, rounded to nearest even                              x: f32
@@ -27,8 +28,8 @@
  *   B8: h = scale * code + min                      B4: h = scale * (1 + code/16) + min, where scale is 16 times the
  *   w[c][i] = factor[c] * bf16(h)                   format's and min holds what that adds; none stored: -1.5 * scale
  *
- * each rounded once to f16, with factor chosen so that |h| < 2; bf16() rounds the lower three bits off (halves away from 0),
- * and takes |h| < 2^-14 for something between 2^-15 and 2^-14 of its sign.
+ * each rounded once to f16, with factor chosen so that |h| < 2; bf16() rounds the lower three bits off (halves away
+ * from 0), and takes |h| < 2^-14 for something between 2^-15 and 2^-14 of its sign.
  *
  * Activations for I8 and I4 are quantised in groups of 32: scale = max |x| / 127, q = rint(x * (127 / max |x|)).
  * A group whose maximum is below 2^-100 counts as zero; one that holds an infinity or a NaN gives NaN. */
@@ -38,32 +39,32 @@
 
 enum { SY_PANEL = 16, SY_XGROUP = 32 };
 
-struct sy_panels {          /* a packed matrix, or a run of rows of one */
+struct sy_panels { /* a packed matrix, or a run of rows of one */
     enum sy_layout layout;
     int64_t n, k;
-    int group, zero;        /* I8, I4: see above */
+    int group, zero; /* I8, I4: see above */
     bool has_min;
-    unsigned char *data;    /* 64-byte aligned; owned by the weights */
+    unsigned char *data; /* 64-byte aligned; owned by the weights */
     size_t n_bytes, panel_bytes;
     size_t min_at, scale_at, code_at; /* where the planes of a panel start */
 };
-struct sy_xmat {            /* activations prepared for a layout: caller's memory */
+struct sy_xmat { /* activations prepared for a layout: caller's memory */
     enum sy_xkind kind;
     int64_t m, k;
-    unsigned char *data;    /* sy_xmat_bytes() of them, 64-byte aligned */
-    int64_t ld;             /* bytes from row to row */
-    int64_t ld_group;       /* int8: elements from group to group of the planes below */
+    unsigned char *data; /* sy_xmat_bytes() of them, 64-byte aligned */
+    int64_t ld;          /* bytes from row to row */
+    int64_t ld_group;    /* int8: elements from group to group of the planes below */
 };
 
 /* What stands after the m rows of int8 codes: planes of numbers by group, rows side by side, so that a tile of rows
  * finds those of a group in one cache line. Group g of row r is at [g * ld_group + r]; g is elements 32g .. 32g+31,
  * a half h is 16h .. 16h+15. The sums of codes that a zero point or a min needs are made once, here. */
 struct sy_xplanes {
-    float *scale;           /* [k/32] */
-    int32_t *sum;           /* [k/32] -8 * sum of codes: the start value that takes a zero point of 8 off */
-    int32_t *half_sum;      /* [k/16] the same of halves */
-    float *mass;            /* [k/32] scale * sum of codes: what a min is multiplied by */
-    float *half_mass;       /* [k/16] */
+    float *scale;      /* [k/32] */
+    int32_t *sum;      /* [k/32] -8 * sum of codes: the start value that takes a zero point of 8 off */
+    int32_t *half_sum; /* [k/16] the same of halves */
+    float *mass;       /* [k/32] scale * sum of codes: what a min is multiplied by */
+    float *half_mass;  /* [k/16] */
 };
 static inline struct sy_xplanes sy_xplanes_of(const struct sy_xmat *x)
 {

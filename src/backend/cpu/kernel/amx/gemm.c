@@ -1,13 +1,14 @@
 /* gemm.c - matrix units (Intel AMX): bf16 products of 16 rows by 16 columns by 32 elements, summed in f32.
  *
  * Two panels and up to 32 rows are 2 x 2 sums in tile registers, so that each tile loaded is used twice: one product
- * takes 16 cycles, one load of a tile from the L1 cache 8. Panels of codes are widened to tiles of bf16 first, about
- * 40 cycles a tile in f16 arithmetic (layout.h), a chunk of CHUNK tiles at a time so that the widened pair stays
- * in L1 while all rows pass by; for the first rows the two kinds of work are interleaved, since the products of few
- * rows hide behind the widening.
+ * takes 16 cycles, one load of a tile from the L1 cache 8. Panels of codes are widened to tiles of bf16 first, 40 to
+ * 50 cycles a tile in f16 arithmetic (layout.h), while the first block of rows is multiplied; further blocks find the
+ * tiles in the caches. A single block needs only a ring of them. Sums stay in registers over all of k up to
+ * 32 * CHUNK elements: storing a tile costs as much as a product and does not overlap with one.
  *
  * The unit's own order of additions defines the result: it sums the even and the odd elements of a tile apart (Intel
- * SDM, TDPBF16PS), and a sum that goes through memory between chunks comes back as it was. One row takes the unit too. */
+ * SDM, TDPBF16PS), and a sum that goes through memory between chunks comes back as it was. One row takes the unit
+ * too. */
 #include "backend/cpu/kernel/avx512/tile.h"
 
 #include <string.h>
@@ -18,8 +19,9 @@ enum {
     TILE_BYTES = TILE * TILE_K * 2,
     ROWS = 2 * TILE,
     ROWS_MAX = 512,
-    CHUNK = 12, /* tiles: of two panels 24 kB, half of an L1 cache */
+    CHUNK = 48, /* tiles: of two panels 96 kB */
     RING = 4,
+    RETIRE = 2,
 };
 
 /* Operand of LDTILECFG (Intel SDM vol. 1, 18.3), palette 1. */
@@ -29,20 +31,28 @@ struct config {
     uint8_t rows[16];
 };
 
+/* Finished sums on their way to y. Storing them waits for the last product, so it is done by and by while the
+ * products of the next block run. */
+struct pending {
+    float (*sums)[2 * TILE];
+    int64_t row, next, n; /* rows [row + next, row + n) are still to be stored */
+    int64_t panel;
+    int n_panel;
+};
+
 struct job {
     struct sy_job j;
-    int rows[2];                            /* of the row tiles that are configured */
+    struct pending out;
+    int rows[2];                        /* of the row tiles that are configured */
     uint16_t (*wide)[2][TILE * TILE_K]; /* [CHUNK] tiles of two panels, side by side */
-    float (*sums)[2 * TILE];                /* [ROWS_MAX] of two panels, between chunks */
+    float (*sums)[2 * TILE];            /* [ROWS_MAX] of two panels, between chunks */
 };
 
 /* Compilers do not know that tile instructions read memory: what was stored before must be there. */
-SY_INLINE void settle(void)
-{
-    __asm__ volatile("" : : : "memory");
-}
+SY_INLINE void settle(void) { __asm__ volatile("" : : : "memory"); }
 
-/* Registers: 0 and 1 sums of the first row tile, 2 and 3 of the second, 4 and 5 their activations, 6 and 7 weights. */
+/* Registers: 0 and 1 sums of the first row tile, 2 and 3 of the second, 4 and 5 their activations, 6 and 7 weights.
+ */
 static void configure(struct job *t, int64_t n)
 {
     int first = n < TILE ? (int)n : TILE, second = n < 2 * TILE ? (int)n - first : TILE;
@@ -71,8 +81,8 @@ SY_INLINE __m512i narrow(__m512h h)
 /* Sixteen f16, each twice: for the two elements of a pair. */
 SY_INLINE __m512h pairs(const void *p)
 {
-    const __m512i twice = _mm512_set_epi16(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8, 8, 7, 7, 6, 6, 5, 5, 4,
-                                           4, 3, 3, 2, 2, 1, 1, 0, 0);
+    const __m512i twice = _mm512_set_epi16(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8, 8, 7, 7, 6, 6, 5,
+                                           5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
     __m512i v = _mm512_castsi256_si512(_mm256_load_si256(p));
     return _mm512_castsi512_ph(_mm512_permutexvar_epi16(twice, v));
 }
@@ -95,10 +105,10 @@ SY_INLINE void widen(const struct sy_panels *w, enum sy_layout layout, const int
     for (int g = 0; g < n_group; g++) {
         int64_t at = (i * n_group + g) * 32;
         scale[g] = pairs(panel + w->scale_at + at);
-        if (w->has_min)
-            min[g] = pairs(panel + w->min_at + at);
+        if (w->has_min) min[g] = pairs(panel + w->min_at + at);
         else
-            min[g] = layout == SY_LAYOUT_B4 ? _mm512_mul_ph(scale[g], _mm512_set1_ph((_Float16)-1.5)) : _mm512_setzero_ph();
+            min[g] = layout == SY_LAYOUT_B4 ? _mm512_mul_ph(scale[g], _mm512_set1_ph((_Float16)-1.5))
+                                            : _mm512_setzero_ph();
     }
     SY_UNROLL
     for (int q = 0; q < 4; q++) {
@@ -113,7 +123,8 @@ SY_INLINE void widen(const struct sy_panels *w, enum sy_layout layout, const int
         } else {
             SY_UNROLL
             for (int r = 0; r < 4; r++)
-                v[r] = _mm512_cvtepi16_ph(_mm512_cvtepi8_epi16(_mm256_load_si256((const void *)(code + q * 128 + r * 32))));
+                v[r] = _mm512_cvtepi16_ph(
+                    _mm512_cvtepi8_epi16(_mm256_load_si256((const void *)(code + q * 128 + r * 32))));
         }
         SY_UNROLL
         for (int r = 0; r < 4; r++)
@@ -125,11 +136,11 @@ SY_INLINE void widen(const struct sy_panels *w, enum sy_layout layout, const int
 struct chunk {
     const unsigned char *panel[2], *x; /* x: the chunk's first element of the first row */
     int64_t i, n;
-    bool first;                        /* chunk: sums start at zero */
-    bool fresh;                        /* rows: the first that see this chunk */
-    int64_t slots;                     /* places for widened tiles: a ring of few when no other rows come */
-    const char *next, *next_end;       /* weights to ask for: the panels after these */
-    size_t ahead;                      /* how much of them with each tile */
+    bool first;                  /* chunk: sums start at zero */
+    bool fresh;                  /* rows: the first that see this chunk */
+    int64_t slots;               /* places for widened tiles: a ring of few when no other rows come */
+    const char *next, *next_end; /* weights to ask for: the panels after these */
+    size_t ahead;                /* how much of them with each tile */
 };
 
 SY_INLINE void prefetch(struct chunk *c)
@@ -138,8 +149,20 @@ SY_INLINE void prefetch(struct chunk *c)
     for (; c->next < end && c->next < c->next_end; c->next += 64) _mm_prefetch(c->next, _MM_HINT_T1);
 }
 
-SY_INLINE void block(const struct job *t, enum sy_layout layout, const int group, const int R, const int P,
-                     struct chunk *c, float (*sums)[2 * TILE])
+/* Stores up to n rows of what is pending. */
+SY_INLINE void retire(struct job *t, int64_t n)
+{
+    struct pending *o = &t->out;
+    for (; n > 0 && o->next < o->n; n--, o->next++)
+        for (int p = 0; p < o->n_panel; p++) {
+            __m512 v = _mm512_load_ps(o->sums[o->next] + p * TILE);
+            if (t->j.w->group) v = _mm512_mul_ps(v, _mm512_load_ps(sy_panel_at(&t->j, o->panel + p)));
+            sy_store_row(&t->j, o->row + o->next, o->panel + p, sy_columns(&t->j, o->panel + p), v);
+        }
+}
+
+SY_INLINE void block(struct job *t, enum sy_layout layout, const int group, const int R, const int P, struct chunk *c,
+                     float (*sums)[2 * TILE])
 {
     const struct sy_panels *w = t->j.w;
     const bool codes = layout != SY_LAYOUT_BF16;
@@ -167,10 +190,12 @@ SY_INLINE void block(const struct job *t, enum sy_layout layout, const int group
         for (int p = 0; p < P; p++) {
             b[p] = codes ? (const void *)t->wide[slot][p] : c->panel[p] + (c->i + i) * TILE_BYTES;
             /* A tile ahead: its stores are done before they are loaded as a tile. */
-            if (codes && c->fresh && i + 1 < c->n) widen(w, layout, group, c->panel[p], c->i + i + 1, t->wide[after][p]);
+            if (codes && c->fresh && i + 1 < c->n)
+                widen(w, layout, group, c->panel[p], c->i + i + 1, t->wide[after][p]);
         }
         slot = after;
         prefetch(c);
+        retire(t, RETIRE);
         settle();
         _tile_loadd(4, x, ld);
         _tile_loadd(6, b[0], 64);
@@ -181,25 +206,11 @@ SY_INLINE void block(const struct job *t, enum sy_layout layout, const int group
         if (R > 1) _tile_dpbf16ps(2, 5, 6);
         if (R > 1 && P > 1) _tile_dpbf16ps(3, 5, 7);
     }
+    retire(t, ROWS);
     _tile_stored(0, sums[0], 8 * TILE);
     if (P > 1) _tile_stored(1, sums[0] + TILE, 8 * TILE);
     if (R > 1) _tile_stored(2, sums[TILE], 8 * TILE);
     if (R > 1 && P > 1) _tile_stored(3, sums[TILE] + TILE, 8 * TILE);
-}
-
-/* Rows [row, row + n) of P panels from `panel` on, once all is summed. */
-SY_INLINE void finish(const struct job *t, const int P, int64_t row, int64_t n, int64_t panel, float (*sums)[2 * TILE])
-{
-    __m512 factor[2];
-    __mmask16 columns[2];
-    for (int p = 0; p < P; p++) {
-        columns[p] = sy_columns(&t->j, panel + p);
-        factor[p] = t->j.w->group ? _mm512_load_ps(sy_panel_at(&t->j, panel + p)) : _mm512_set1_ps(1);
-    }
-    for (int64_t r = 0; r < n; r++)
-        for (int p = 0; p < P; p++)
-            sy_store_row(&t->j, row + r, panel + p, columns[p],
-                         _mm512_mul_ps(_mm512_load_ps(sums[r] + p * TILE), factor[p]));
 }
 
 /* Rows [lo, hi), at most ROWS_MAX, of P panels. */
@@ -220,16 +231,14 @@ SY_INLINE void panels(struct job *t, enum sy_layout layout, const int group, con
         bool last = c.i + c.n == n_tile;
         for (int64_t r = lo; r < hi; r += ROWS) {
             /* Sums that no other chunk waits for need no place of their own. */
-            float (*sums)[2 * TILE] = c.first && last ? t->sums : t->sums + (r - lo);
+            float(*sums)[2 * TILE] = c.first && last ? t->sums : t->sums + (r - lo);
             int64_t n = hi - r < ROWS ? hi - r : ROWS;
             c.fresh = r == lo;
             c.x = t->j.x->data + r * t->j.x->ld + c.i * 64;
             configure(t, n);
-            if (n > TILE)
-                block(t, layout, group, 2, P, &c, sums);
-            else
-                block(t, layout, group, 1, P, &c, sums);
-            if (last) finish(t, P, r, n, panel, sums);
+            if (n > TILE) block(t, layout, group, 2, P, &c, sums);
+            else block(t, layout, group, 1, P, &c, sums);
+            if (last) t->out = (struct pending){sums, r, 0, n, panel, P};
         }
     }
 }
@@ -247,6 +256,7 @@ SY_INLINE void panels(struct job *t, enum sy_layout layout, const int group, con
             for (; p + 2 <= panel_hi; p += 2) panels(&t, layout, group, 2, lo, hi, p);                               \
             if (p < panel_hi) panels(&t, layout, group, 1, lo, hi, p);                                               \
         }                                                                                                            \
+        retire(&t, ROWS);                                                                                            \
         _tile_release();                                                                                             \
     }
 MUL(mul_bf16, SY_LAYOUT_BF16, 0)
@@ -261,8 +271,7 @@ static void mul_codes(const struct sy_panels *w, const struct sy_xmat *x, int64_
     bool halves = w->group == 16;
     if (w->layout == SY_LAYOUT_B8)
         (halves ? mul_b8_halves : mul_b8_groups)(w, x, row_lo, row_hi, panel_lo, panel_hi, y, ldy, e);
-    else
-        (halves ? mul_b4_halves : mul_b4_groups)(w, x, row_lo, row_hi, panel_lo, panel_hi, y, ldy, e);
+    else (halves ? mul_b4_halves : mul_b4_groups)(w, x, row_lo, row_hi, panel_lo, panel_hi, y, ldy, e);
 }
 
 extern const struct sy_kernels_gemm sy_gemm_amx;

@@ -2,16 +2,15 @@
  *
  * Float products: a tile of 6 rows by one panel, 12 sums of 16 registers. Integer products: 4 rows by half a panel,
  * since each sum is an integer and a float one. VPMADDUBSW adds two products in 16 bits with saturation, which never
- * happens here: pairs are at most 2 * 15 * 127 for I4, where even the eight pairs of a group fit, 2 * 127 * 127 for I8
- * without a zero point, and 2 * 128 * 127 with one, when the sign of the weight is moved to the activation. */
+ * happens here: pairs are at most 2 * 15 * 127 for I4, where even the eight pairs of a group fit, 2 * 127 * 127 for
+ * I8 without a zero point, and 2 * 128 * 127 with one, when the sign of the weight is moved to the activation. */
+#include "backend/cpu/kernel/x86.h"
 #include "backend/cpu/layout.h"
 
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
 enum { HALF = 8 /* columns of a vector */, FLOAT_ROWS = 6, INT_ROWS = 4 };
 
 struct job {
@@ -23,56 +22,54 @@ struct job {
 };
 
 /* Lanes of columns [column, column + 8) that the matrix has. */
-INLINE __m256i lanes(const struct job *j, int64_t column)
+SY_INLINE __m256i lanes(const struct job *j, int64_t column)
 {
     int64_t n = j->w->n - column;
     __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n > HALF ? HALF : (int)n), index);
 }
 
-INLINE void store(const struct job *j, int64_t row, int64_t column, __m256i mask, __m256 v)
+SY_INLINE void store(const struct job *j, int64_t row, int64_t column, __m256i mask, __m256 v)
 {
     if (j->e && j->e->bias) v = _mm256_add_ps(v, _mm256_maskload_ps(j->e->bias + column, mask));
     if (j->e && j->e->add) v = _mm256_add_ps(v, _mm256_maskload_ps(j->e->add + row * j->e->ld_add + column, mask));
     _mm256_maskstore_ps(j->y + row * j->ldy + column, mask, v);
 }
 
-/* ---- float ------------------------------------------------------------------------------------------------------ */
+/* ---- float ------------------------------------------------------------------------------------------------------
+ */
 
-INLINE __m256 upper(__m256i v)
+SY_INLINE __m256 upper(__m256i v)
 {
     return _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32((int)0xffff0000)));
 }
 
-INLINE __m256 lower(__m256i v)
-{
-    return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
-}
+SY_INLINE __m256 lower(__m256i v) { return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16)); }
 
 /* Elements i and, if both, i + 1 of all rows; i is even. */
-INLINE void float_step(enum sy_layout layout, const int R, const bool both, const unsigned char *w, const unsigned char *x,
-                       int64_t ld, int64_t i, __m256 (*acc)[2])
+SY_INLINE void float_step(enum sy_layout layout, const int R, const bool both, const unsigned char *w,
+                          const unsigned char *x, int64_t ld, int64_t i, __m256 (*acc)[2])
 {
     const bool pairs = layout == SY_LAYOUT_BF16 || layout == SY_LAYOUT_WBF16;
     const int n = both ? 2 : 1;
     __m256 v[2][2];
-    UNROLL
+    SY_UNROLL
     for (int h = 0; h < 2; h++) {
         if (pairs) {
             __m256i p = _mm256_loadu_si256((const void *)(w + i * 32 + h * 32));
             v[0][h] = lower(p);
             v[1][h] = upper(p);
         } else {
-            UNROLL
+            SY_UNROLL
             for (int e = 0; e < n; e++)
                 v[e][h] = layout == SY_LAYOUT_F32
                               ? _mm256_loadu_ps((const float *)(const void *)(w + (i + e) * 64 + h * 32))
                               : _mm256_cvtph_ps(_mm_loadu_si128((const void *)(w + (i + e) * 32 + h * 16)));
         }
     }
-    UNROLL
+    SY_UNROLL
     for (int r = 0; r < R; r++) {
-        UNROLL
+        SY_UNROLL
         for (int e = 0; e < n; e++) {
             __m256 a;
             if (layout == SY_LAYOUT_BF16) {
@@ -88,10 +85,10 @@ INLINE void float_step(enum sy_layout layout, const int R, const bool both, cons
     }
 }
 
-INLINE void float_tile(enum sy_layout layout, const int R, const struct job *j, int64_t row, int64_t panel)
+SY_INLINE void float_tile(enum sy_layout layout, const int R, const struct job *j, int64_t row, int64_t panel)
 {
     __m256 acc[FLOAT_ROWS][2];
-    UNROLL
+    SY_UNROLL
     for (int r = 0; r < R; r++) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
     const unsigned char *w = j->w->data + (size_t)panel * j->w->panel_bytes, *x = j->x->data + row * j->x->ld;
     int64_t i = 0, k = j->w->k, ld = j->x->ld;
@@ -101,7 +98,7 @@ INLINE void float_tile(enum sy_layout layout, const int R, const struct job *j, 
         int64_t column = panel * SY_PANEL + h * HALF;
         if (column >= j->w->n) break;
         __m256i mask = lanes(j, column);
-        UNROLL
+        SY_UNROLL
         for (int r = 0; r < R; r++) store(j, row + r, column, mask, acc[r][h]);
     }
 }
@@ -126,55 +123,54 @@ MUL_FLOAT(mul_f16, SY_LAYOUT_F16)
 MUL_FLOAT(mul_bf16, SY_LAYOUT_BF16)
 MUL_FLOAT(mul_wbf16, SY_LAYOUT_WBF16)
 
-/* ---- integer ---------------------------------------------------------------------------------------------------- */
+/* ---- integer ----------------------------------------------------------------------------------------------------
+ */
 
-INLINE __m256i quad(const int8_t *x, int64_t ld, const int r, const int i)
+SY_INLINE __m256i quad(const int8_t *x, int64_t ld, const int r, const int i)
 {
     int32_t v;
     memcpy(&v, x + r * ld + i * 4, sizeof v);
     return _mm256_set1_epi32(v);
 }
 
-INLINE __m256 scales(const void *p)
-{
-    return _mm256_cvtph_ps(_mm_load_si128(p));
-}
+SY_INLINE __m256 scales(const void *p) { return _mm256_cvtph_ps(_mm_load_si128(p)); }
 
-INLINE void scale(const int R, const void *w_scale, const float *x_scale, const __m256i *dot, __m256 *f)
+SY_INLINE void scale(const int R, const void *w_scale, const float *x_scale, const __m256i *dot, __m256 *f)
 {
     __m256 s = scales(w_scale);
-    UNROLL
+    SY_UNROLL
     for (int r = 0; r < R; r++)
         f[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[r]), _mm256_mul_ps(s, _mm256_set1_ps(x_scale[r])), f[r]);
 }
 
 /* A group of 16 or 32, from quad `from` of its block on: eight columns. */
-INLINE void group_i4(const int R, const int n, const bool high, const unsigned char *code, const int8_t *x, int64_t ld,
-                     __m256i *pairs)
+SY_INLINE void group_i4(const int R, const int n, const bool high, const unsigned char *code, const int8_t *x,
+                        int64_t ld, __m256i *pairs)
 {
     const __m256i nibble = _mm256_set1_epi8(15);
-    UNROLL
+    SY_UNROLL
     for (int q = 0; q < n; q++) {
         __m256i v = _mm256_load_si256((const void *)(code + q * 64));
         v = _mm256_and_si256(high ? _mm256_srli_epi16(v, 4) : v, nibble);
-        UNROLL
+        SY_UNROLL
         for (int r = 0; r < R; r++)
             pairs[r] = _mm256_add_epi16(pairs[r], _mm256_maddubs_epi16(v, quad(x, ld, r, q + (high ? 4 : 0))));
     }
 }
 
-INLINE void block_i4(const int group, const int R, bool zero, const unsigned char *code, const unsigned char *w_scale,
-                     const int8_t *x, int64_t ld, const int32_t *sum, const float *x_scale, int64_t ld_group, __m256 *f)
+SY_INLINE void block_i4(const int group, const int R, bool zero, const unsigned char *code,
+                        const unsigned char *w_scale, const int8_t *x, int64_t ld, const int32_t *sum,
+                        const float *x_scale, int64_t ld_group, __m256 *f)
 {
     const __m256i one = _mm256_set1_epi16(1);
     __m256i pairs[INT_ROWS], dot[INT_ROWS];
-    UNROLL
+    SY_UNROLL
     for (int part = 0; part < 32 / group; part++) {
-        UNROLL
+        SY_UNROLL
         for (int r = 0; r < R; r++) pairs[r] = _mm256_setzero_si256();
         if (part == 0) group_i4(R, 4, false, code, x, ld, pairs);
         if (part == 1 || group == 32) group_i4(R, 4, true, code, x, ld, pairs);
-        UNROLL
+        SY_UNROLL
         for (int r = 0; r < R; r++) {
             dot[r] = _mm256_madd_epi16(pairs[r], one);
             if (zero) dot[r] = _mm256_add_epi32(dot[r], _mm256_set1_epi32(sum[part * ld_group + r]));
@@ -183,24 +179,24 @@ INLINE void block_i4(const int group, const int R, bool zero, const unsigned cha
     }
 }
 
-INLINE void block_i8(const int group, const int R, bool zero, const unsigned char *code, const unsigned char *w_scale,
-                     const int8_t *x, int64_t ld, const float *x_scale, __m256 *f)
+SY_INLINE void block_i8(const int group, const int R, bool zero, const unsigned char *code,
+                        const unsigned char *w_scale, const int8_t *x, int64_t ld, const float *x_scale, __m256 *f)
 {
     const __m256i one = _mm256_set1_epi16(1), flip = _mm256_set1_epi8((char)0x80);
     const int quads = group / 4;
     __m256i dot[INT_ROWS];
-    UNROLL
+    SY_UNROLL
     for (int part = 0; part < 32 / group; part++) {
-        UNROLL
+        SY_UNROLL
         for (int r = 0; r < R; r++) dot[r] = _mm256_setzero_si256();
-        UNROLL
+        SY_UNROLL
         for (int q = part * quads; q < (part + 1) * quads; q++) {
             __m256i v = _mm256_load_si256((const void *)(code + q * 64)), size = v;
             if (zero) {
                 v = _mm256_xor_si256(v, flip); /* signed */
                 size = _mm256_abs_epi8(v);
             }
-            UNROLL
+            SY_UNROLL
             for (int r = 0; r < R; r++) {
                 __m256i a = quad(x, ld, r, q);
                 if (zero) a = _mm256_sign_epi8(a, v);
@@ -212,8 +208,8 @@ INLINE void block_i8(const int group, const int R, bool zero, const unsigned cha
 }
 
 /* Columns [8h, 8h + 8) of a panel. */
-INLINE void int_tile(enum sy_layout layout, const int group, const int R, bool zero, const struct job *j, int64_t row,
-                     int64_t panel, int h)
+SY_INLINE void int_tile(enum sy_layout layout, const int group, const int R, bool zero, const struct job *j,
+                        int64_t row, int64_t panel, int h)
 {
     const struct sy_panels *w = j->w;
     int64_t column = panel * SY_PANEL + h * HALF, ld = j->x->ld, ld_group = j->x->ld_group;
@@ -221,13 +217,13 @@ INLINE void int_tile(enum sy_layout layout, const int group, const int R, bool z
     const unsigned char *at = w->data + (size_t)panel * w->panel_bytes;
     struct sy_xplanes planes = sy_xplanes_of(j->x);
     __m256 f[INT_ROWS];
-    UNROLL
+    SY_UNROLL
     for (int r = 0; r < R; r++) f[r] = _mm256_setzero_ps();
     if (w->has_min) {
         const float *mass = (group == 16 ? planes.half_mass : planes.mass) + row;
         for (int64_t g = 0; g < w->k / group; g++, mass += ld_group) {
             __m256 min = scales(at + w->min_at + g * 32 + h * 16);
-            UNROLL
+            SY_UNROLL
             for (int r = 0; r < R; r++) f[r] = _mm256_fmadd_ps(min, _mm256_set1_ps(mass[r]), f[r]);
         }
     }
@@ -236,10 +232,8 @@ INLINE void int_tile(enum sy_layout layout, const int group, const int R, bool z
     const int32_t *sum = (group == 16 ? planes.half_sum : planes.sum) + row;
     const float *x_scale = planes.scale + row;
     for (int64_t k = 0; k < w->k; k += 32) {
-        if (layout == SY_LAYOUT_I4)
-            block_i4(group, R, zero, code, w_scale, x, ld, sum, x_scale, ld_group, f);
-        else
-            block_i8(group, R, zero, code, w_scale, x, ld, x_scale, f);
+        if (layout == SY_LAYOUT_I4) block_i4(group, R, zero, code, w_scale, x, ld, sum, x_scale, ld_group, f);
+        else block_i8(group, R, zero, code, w_scale, x, ld, x_scale, f);
         code += layout == SY_LAYOUT_I4 ? 256 : 512;
         w_scale += 32 * (32 / group);
         x += 32;
@@ -248,7 +242,7 @@ INLINE void int_tile(enum sy_layout layout, const int group, const int R, bool z
     }
     __m256 factor = _mm256_load_ps((const float *)(const void *)at + h * HALF);
     __m256i mask = lanes(j, column);
-    UNROLL
+    SY_UNROLL
     for (int r = 0; r < R; r++) store(j, row + r, column, mask, _mm256_mul_ps(f[r], factor));
 }
 
@@ -283,10 +277,11 @@ static void mul_int(const struct sy_panels *w, const struct sy_xmat *x, int64_t 
     for (int64_t p = panel_lo; p < panel_hi; p++) run(&j, row_lo, row_hi, p);
 }
 
-/* ---- activations ------------------------------------------------------------------------------------------------ */
+/* ---- activations ------------------------------------------------------------------------------------------------
+ */
 
 /* Eight numbers to bf16, rounded to nearest even as integers. */
-INLINE __m256i bf16_of(__m256 v)
+SY_INLINE __m256i bf16_of(__m256 v)
 {
     __m256i bits = _mm256_castps_si256(v), up = _mm256_srli_epi32(bits, 16);
     __m256i odd = _mm256_and_si256(up, _mm256_set1_epi32(1));
@@ -302,7 +297,8 @@ static void prepare_bf16(const float *x, int64_t ldx, int64_t lo, int64_t hi, st
         uint16_t *to = (uint16_t *)(void *)(out->data + r * out->ld);
         int64_t i = 0;
         for (; i + 16 <= out->k; i += 16) {
-            __m256i v = _mm256_packus_epi32(bf16_of(_mm256_loadu_ps(from + i)), bf16_of(_mm256_loadu_ps(from + i + 8)));
+            __m256i v =
+                _mm256_packus_epi32(bf16_of(_mm256_loadu_ps(from + i)), bf16_of(_mm256_loadu_ps(from + i + 8)));
             _mm256_store_si256((void *)(to + i), _mm256_permute4x64_epi64(v, 0xd8));
         }
         for (; i < out->k; i++) to[i] = sy_f32_to_bf16(from[i]);
@@ -310,7 +306,7 @@ static void prepare_bf16(const float *x, int64_t ldx, int64_t lo, int64_t hi, st
     }
 }
 
-INLINE int32_t total(__m256i v)
+SY_INLINE int32_t total(__m256i v)
 {
     __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
     s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
@@ -318,7 +314,7 @@ INLINE int32_t total(__m256i v)
 }
 
 /* The largest magnitude as bits: a NaN is above all numbers. */
-INLINE float magnitude(const float *x)
+SY_INLINE float magnitude(const float *x)
 {
     const __m256i mask = _mm256_set1_epi32(0x7fffffff);
     __m256i max = _mm256_setzero_si256();
@@ -330,7 +326,7 @@ INLINE float magnitude(const float *x)
     return _mm_cvtss_f32(_mm_castsi128_ps(m));
 }
 
-INLINE void quantise(const float *x, int64_t row, int64_t g, struct sy_xmat *out, const struct sy_xplanes *to)
+SY_INLINE void quantise(const float *x, int64_t row, int64_t g, struct sy_xmat *out, const struct sy_xplanes *to)
 {
     float max = magnitude(x);
     bool finite = max < INFINITY, live = finite && max >= 0x1p-100f;

@@ -43,7 +43,8 @@ SY_INLINE void step(enum sy_layout layout, const int R, const int P, const int n
     }
 }
 
-SY_INLINE void tile(enum sy_layout layout, const int R, const int P, const struct sy_job *j, int64_t row, int64_t panel)
+SY_INLINE void tile(enum sy_layout layout, const int R, const int P, const struct sy_job *j, int64_t row,
+                    int64_t panel)
 {
     __m512 acc[4][12];
     SY_UNROLL
@@ -155,7 +156,8 @@ SY_INLINE void quantise(const float *x, int64_t ldx, int64_t row, int rows, int6
     }
     __mmask16 has = (__mmask16)((1u << rows) - 1);
     int64_t at = g * out->ld_group + row, half_at = 2 * g * out->ld_group + row;
-    __m512i half[2] = {_mm512_load_si512(sum[0]), _mm512_load_si512(sum[1])}, all = _mm512_add_epi32(half[0], half[1]);
+    __m512i half[2] = {_mm512_load_si512(sum[0]), _mm512_load_si512(sum[1])},
+            all = _mm512_add_epi32(half[0], half[1]);
     __m512i zero = _mm512_setzero_si512();
     _mm512_mask_storeu_ps(to->scale + at, has, scale);
     _mm512_mask_storeu_epi32(to->sum + at, has, _mm512_sub_epi32(zero, _mm512_slli_epi32(all, 3)));
@@ -170,8 +172,7 @@ static void prepare_i8(const float *x, int64_t ldx, int64_t lo, int64_t hi, stru
 {
     struct sy_xplanes to = sy_xplanes_of(out);
     for (int64_t g, r = lo; r < hi; r += 16)
-        for (g = 0; g < out->k / SY_XGROUP; g++)
-            quantise(x, ldx, r, hi - r < 16 ? (int)(hi - r) : 16, g, out, &to);
+        for (g = 0; g < out->k / SY_XGROUP; g++) quantise(x, ldx, r, hi - r < 16 ? (int)(hi - r) : 16, g, out, &to);
 }
 
 extern const struct sy_kernels_gemm sy_gemm_avx512;

@@ -1,11 +1,9 @@
 /* tile.h - what the 512-bit matrix products share: one vector is one row of one panel. */
 #pragma once
+#include "backend/cpu/kernel/x86.h"
 #include "backend/cpu/layout.h"
 
 #include <immintrin.h>
-
-#define SY_INLINE static inline __attribute__((always_inline))
-#define SY_UNROLL _Pragma("GCC unroll 16")
 
 /* One call of mul(), as tiles see it. */
 struct sy_job {
@@ -55,12 +53,6 @@ SY_INLINE void sy_rows_move(struct sy_rows *a, const int R, const int bytes)
         __asm__("" : "+r"(a->third[i])); /* or the compiler would make pointers to all rows again */
     }
 }
-SY_INLINE const void *sy_rows_get(const struct sy_rows *a, const int r)
-{
-    return a->third[r / 3] + r % 3 * a->ld;
-}
+SY_INLINE const void *sy_rows_get(const struct sy_rows *a, const int r) { return a->third[r / 3] + r % 3 * a->ld; }
 
-SY_INLINE __m512 sy_load_f16(const void *p)
-{
-    return _mm512_cvtph_ps(_mm256_loadu_si256(p));
-}
+SY_INLINE __m512 sy_load_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }

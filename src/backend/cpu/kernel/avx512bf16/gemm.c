@@ -1,7 +1,8 @@
 /* gemm.c - AVX-512 BF16: VDPBF16PS adds the products of a pair of elements to each of 16 sums.
  *
- * A tile is R rows by P panels: 12 x 2 sums of 32 registers, two hold weights, one a broadcast pair. Few rows take four
- * panels at once to hide the latency of the unit. The instruction flushes subnormals and defines its own order. */
+ * A tile is R rows by P panels: 12 x 2 sums of 32 registers, two hold weights, one a broadcast pair. Few rows take
+ * four panels at once to hide the latency of the unit. The instruction flushes subnormals and defines its own order.
+ */
 #include "backend/cpu/kernel/avx512/tile.h"
 
 #include <string.h>

@@ -16,7 +16,7 @@ struct job {
     struct sy_xplanes planes;
     const int32_t *sum; /* of groups or halves, as the weights are grouped */
     const float *mass;
-    bool zero;          /* there is a zero point */
+    bool zero; /* there is a zero point */
 };
 
 SY_INLINE __m512i dot(__m512i acc, __m512i codes, const struct sy_rows *x, const int r, const int quad)
@@ -50,9 +50,9 @@ SY_INLINE void finish(const int R, const void *w_scale, const float *x_scale, co
 }
 
 /* One block of 32 elements, one group of 32 or two of 16. */
-SY_INLINE void block(const struct job *t, enum sy_layout layout, const int group, const int R, const unsigned char *code,
-                     const unsigned char *w_scale, const struct sy_rows *x, const int32_t *sum, const float *x_scale,
-                     __m512 *f)
+SY_INLINE void block(const struct job *t, enum sy_layout layout, const int group, const int R,
+                     const unsigned char *code, const unsigned char *w_scale, const struct sy_rows *x,
+                     const int32_t *sum, const float *x_scale, __m512 *f)
 {
     const __m512i nibble = _mm512_set1_epi8(15);
     __m512i acc[2][ROWS_MAX];
@@ -81,7 +81,8 @@ SY_INLINE void block(const struct job *t, enum sy_layout layout, const int group
     if (group == 16) finish(R, w_scale + 32, x_scale, acc[1], f);
 }
 
-SY_INLINE void tile(const struct job *t, enum sy_layout layout, const int group, const int R, int64_t row, int64_t panel)
+SY_INLINE void tile(const struct job *t, enum sy_layout layout, const int group, const int R, int64_t row,
+                    int64_t panel)
 {
     const struct sy_panels *w = t->j.w;
     const unsigned char *at = sy_panel_at(&t->j, panel);
@@ -128,9 +129,7 @@ SY_INLINE void tile(const struct job *t, enum sy_layout layout, const int group,
     {                                                                                                                \
         if (group == 32) TILES(layout, group, 12);                                                                   \
         TILES(layout, group, 8);                                                                                     \
-        TILES(layout, group, 6);                                                                                     \
         TILES(layout, group, 4);                                                                                     \
-        TILES(layout, group, 3);                                                                                     \
         TILES(layout, group, 2);                                                                                     \
         TILES(layout, group, 1);                                                                                     \
     }

@@ -131,16 +131,12 @@ static void load_weights(const struct sy_panels *w, const unsigned char *panel, 
     for (int c = 0; c < SY_PANEL; c++) {
         uint16_t h;
         switch (w->layout) {
-        case SY_LAYOUT_F32:
-            memcpy(to + c, panel + (i * SY_PANEL + c) * 4, 4);
-            break;
+        case SY_LAYOUT_F32: memcpy(to + c, panel + (i * SY_PANEL + c) * 4, 4); break;
         case SY_LAYOUT_F16:
             memcpy(&h, panel + (i * SY_PANEL + c) * 2, 2);
             to[c] = sy_f16_to_f32(h);
             break;
-        default:
-            memcpy(&h, panel + ((i / 2 * SY_PANEL + c) * 2 + i % 2) * 2, 2);
-            to[c] = sy_bf16_to_f32(h);
+        default: memcpy(&h, panel + ((i / 2 * SY_PANEL + c) * 2 + i % 2) * 2, 2); to[c] = sy_bf16_to_f32(h);
         }
     }
 }
@@ -167,8 +163,8 @@ static void scale_columns(const unsigned char *panel, float *acc)
 }
 
 /* Rows [lo, hi), at most ROWS of them, of one panel. */
-static void float_rows(const struct sy_panels *w, const struct sy_xmat *x, int64_t lo, int64_t hi, int64_t p, float *y,
-                       int64_t ldy, const struct sy_epilogue *e)
+static void float_rows(const struct sy_panels *w, const struct sy_xmat *x, int64_t lo, int64_t hi, int64_t p,
+                       float *y, int64_t ldy, const struct sy_epilogue *e)
 {
     const unsigned char *panel = w->data + (size_t)p * w->panel_bytes;
     float acc[ROWS][SY_PANEL] = {0}, v[BLOCK][SY_PANEL];
