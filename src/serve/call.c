@@ -310,12 +310,13 @@ void sy_call_feed(struct sy_call *c, struct sy_stream *s)
     int32_t i = 0, n = (int32_t)c->ask.n, open = 0, live = 0;
     while (i < c->n_submitted && c->item[i].stream != s) i++;
     if (i == c->n_submitted || c->item[i].ended) return;
+    /* Before the replies are read: what ends while they are is news of its own. */
+    for (int32_t k = 0; k < s->n_reply; k++)
+        live += atomic_load_explicit(&s->reply[k].finish, memory_order_acquire) == SY_RUNNING;
     for (int32_t k = 0; k < n && generates(c); k++) {
         feed_choice(c, &c->choice[i * n + k], &s->reply[k < s->n_reply ? k : 0]);
         open += c->choice[i * n + k].finish == SY_RUNNING;
     }
-    for (int32_t k = 0; k < s->n_reply; k++)
-        live += atomic_load_explicit(&s->reply[k].finish, memory_order_acquire) == SY_RUNNING;
     if (live && !open && generates(c)) sy_loop_cancel(s); /* stop strings ended all of it */
     if (live && c->problem.status) sy_call_cancel(c);
     if (live) return;

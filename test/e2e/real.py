@@ -41,7 +41,7 @@ def test_smollm2_raw():
 
 
 def test_gemma3_raw():
-    assert "Paris" in text(ok("run", "-m", model("gemma3-270m"), "--raw", "-n", "8", "The capital of France is", timeout=300))
+    assert "Paris" in text(ok("run", "-m", model("gemma3-270m"), "--raw", "-n", "12", "What is the capital of France?", timeout=300))
 
 
 def test_conversation():

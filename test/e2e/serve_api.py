@@ -4,6 +4,7 @@ import array
 import base64
 import json
 import math
+import time
 
 from support import lib
 from support.server import Server, chat
@@ -340,6 +341,8 @@ def test_prefix_cache():
     for other in ({"cache_salt": "another"}, {"cache_salt": None}):
         assert S.ok("/v1/completions", {**ask, **other})["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     m = S.idle()
+    time.sleep(0.2)  # counters are published after the step that ends the last answer
+    m = S.metrics()
     assert m["vllm:prefix_cache_hits_total"] > 0 and m["vllm:prefix_cache_queries_total"] > m["vllm:prefix_cache_hits_total"]
 
 

@@ -191,7 +191,9 @@ class Soak:
     def streams(self, rng):
         ask = self.ask(rng)
         e = self.s.events("/v1/completions", {**ask, "stream_options": {"include_usage": True}})
-        assert e[-1] == "[DONE]" and e[-2]["usage"]["completion_tokens"] == ask["max_tokens"], e[-2:]
+        finish = [c["finish_reason"] for x in e[:-1] for c in x["choices"] if c["finish_reason"]]
+        assert e[-1] == "[DONE]" and finish == ["length"], (ask, finish, len(e), e[-1])
+        assert e[-2]["usage"]["completion_tokens"] == ask["max_tokens"], (ask, e[-2:])
 
     def wholes(self, rng):
         r = self.s.ok("/v1/chat/completions", chat(self.ask(rng)["prompt"], max_tokens=rng.randrange(1, 20), n=rng.randrange(1, 4), logprobs=True, top_logprobs=2))
@@ -236,7 +238,8 @@ def test_soak():
         run_soak(soak, seconds * 3 / 4)
         m = s.idle(20)
         end = s.rss()
-        assert not warm.wrong and not soak.wrong, (len(soak.wrong), soak.wrong[:5])
+        wrong = warm.wrong + soak.wrong
+        assert not wrong, "%d went wrong: %s" % (len(wrong), wrong[:5])
         print("%s; %.0f tokens, %.0f preemptions; resident %.1f MB, then %.1f MB" % (
             ", ".join("%s %d" % x for x in sorted(soak.seen.items())), m["vllm:generation_tokens_total"], m["vllm:num_preemptions_total"], middle / 1e6, end / 1e6))
         assert end < middle * 1.05 + (4 << 20), "memory grew from %d to %d bytes" % (middle, end)
