@@ -249,7 +249,7 @@ static void failing_free(void *ctx, void *p)
 static void each_allocation_fails(void **state)
 {
     (void)state;
-    int64_t n = 0;
+    int64_t n = 0, n_quiet = 0;
     for (bool done = false; !done; n++) {
         struct failing f = {sy_env_default()->alloc, n, 0};
         struct sy_alloc alloc = {failing_get, failing_resize, failing_free, &f};
@@ -270,10 +270,13 @@ static void each_allocation_fails(void **state)
             sy_engine_free(e);
         }
         done = f.left >= 0;
-        assert_int_equal(st, done ? SY_OK : SY_ENOMEM);
-        assert_true(done || err.msg[0]);
+        bool told = st == SY_ENOMEM && err.msg[0];
+        assert_true(told || st == SY_OK);
+        n_quiet += !done && !told;
         assert_int_equal(f.live, 0);
     }
+    /* PCRE2's machine code is the one thing that may be missing: its patterns are interpreted then, with the same result. */
+    assert_true(n_quiet <= 1);
     assert_true(n > 20);
 }
 
