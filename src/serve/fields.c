@@ -439,7 +439,8 @@ const struct field request_fields[] = {
     REFUSED("mm_processor_kwargs", CHAT), REFUSED("use_beam_search", GEN), REFUSED("length_penalty", GEN),
     REFUSED("truncate_prompt_tokens", GEN | EMB), REFUSED("prompt_logprobs", GEN), REFUSED("logits_processors", GEN),
     REFUSED("structured_outputs", GEN), REFUSED("guided_json", GEN), REFUSED("guided_regex", GEN),
-    REFUSED("guided_choice", GEN), REFUSED("guided_grammar", GEN), REFUSED("grammar", GEN), REFUSED("json_schema", GEN), REFUSED("bad_words", GEN),
+    REFUSED("guided_choice", GEN), REFUSED("guided_grammar", GEN), REFUSED("grammar", GEN),
+    REFUSED("json_schema", GEN), REFUSED("bad_words", GEN),
     REFUSED("allowed_token_ids", GEN), REFUSED("prompt_embeds", COMP), REFUSED("mirostat", GEN),
     REFUSED("dry_multiplier", GEN), REFUSED("xtc_probability", GEN), REFUSED("dynatemp_range", GEN),
 
