@@ -15,15 +15,15 @@ enum sy_compute { SY_COMPUTE_AUTO, SY_COMPUTE_F32, SY_COMPUTE_BF16, SY_COMPUTE_I
 enum sy_kv_dtype { SY_KV_F32, SY_KV_BF16, SY_KV_F16 };
 struct sy_device {
     char name[64];
-    char isa[96];       /* instruction sets in use, as the user may force them */
-    int64_t bytes;      /* memory */
-    double bytes_s;     /* measured or specified memory bandwidth; 0: not measured */
+    char isa[96];   /* instruction sets in use, as the user may force them */
+    int64_t bytes;  /* memory */
+    double bytes_s; /* measured or specified memory bandwidth; 0: not measured */
     int32_t n_thread;
-    bool ragged;        /* one bucket, live counts honoured, no padding work */
+    bool ragged; /* one bucket, live counts honoured, no padding work */
 };
 struct sy_backend_opt {
-    const char *device;      /* what stands after "name:" in --backend, or NULL */
-    int32_t n_thread;        /* 0: as many as the process may use */
+    const char *device; /* what stands after "name:" in --backend, or NULL */
+    int32_t n_thread;   /* 0: as many as the process may use */
     enum sy_compute compute;
     enum sy_kv_dtype kv_dtype;
     bool no_huge_pages;
@@ -53,7 +53,8 @@ struct sy_backend_ops {
                          struct sy_program **out, struct sy_err *);
     sy_status (*allocate_kv_cache)(struct sy_backend *, const struct sy_graph *, struct sy_cache_dim,
                                    struct sy_kv_cache **out, struct sy_err *);
-    /* Copies of whole blocks, all layers: within the cache (in order), to host memory and back; kv_block_bytes() each. */
+    /* Copies of whole blocks, all layers: within the cache (in order), to host memory and back; kv_block_bytes()
+     * each. */
     void (*copy_blocks)(struct sy_backend *, struct sy_kv_cache *, const struct sy_copy *, int32_t n);
     void (*save_block)(struct sy_backend *, struct sy_kv_cache *, int32_t block, void *host);
     void (*restore_block)(struct sy_backend *, struct sy_kv_cache *, int32_t block, const void *host);

@@ -109,10 +109,7 @@ const struct sy_env *sy_env_default(void)
     return &env;
 }
 
-void *sy_new(const struct sy_env *env, size_t n)
-{
-    return env->alloc->get(env->alloc->ctx, n);
-}
+void *sy_new(const struct sy_env *env, size_t n) { return env->alloc->get(env->alloc->ctx, n); }
 
 void *sy_new_array(const struct sy_env *env, size_t n, size_t size)
 {
@@ -130,10 +127,7 @@ void sy_delete(const struct sy_env *env, void *p)
     if (p) env->alloc->free(env->alloc->ctx, p);
 }
 
-uint64_t sy_now_ns(const struct sy_env *env)
-{
-    return env->clock->now_ns(env->clock->ctx);
-}
+uint64_t sy_now_ns(const struct sy_env *env) { return env->clock->now_ns(env->clock->ctx); }
 
 void sy_log_at(const struct sy_env *env, enum sy_log_level level, const char *fmt, ...)
 {

@@ -8,9 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SY_CHECK __attribute__((warn_unused_result))
+#define SY_CHECK             __attribute__((warn_unused_result))
 #define SY_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
-#define SY_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define SY_COUNT(array)      (sizeof(array) / sizeof((array)[0]))
 
 typedef enum {
     SY_OK,
@@ -65,10 +65,10 @@ struct sy_env {
 };
 const struct sy_env *sy_env_default(void); /* malloc, CLOCK_MONOTONIC, warnings to stderr */
 
-void *sy_new(const struct sy_env *, size_t n);               /* zeroed, 64-byte aligned; NULL when out of memory */
+void *sy_new(const struct sy_env *, size_t n); /* zeroed, 64-byte aligned; NULL when out of memory */
 void *sy_new_array(const struct sy_env *, size_t n, size_t size); /* the same, overflow checked */
 void *sy_resize(const struct sy_env *, void *p, size_t n_old, size_t n);
-void sy_delete(const struct sy_env *, void *p);              /* NULL is fine */
+void sy_delete(const struct sy_env *, void *p); /* NULL is fine */
 uint64_t sy_now_ns(const struct sy_env *);
 void sy_log_at(const struct sy_env *, enum sy_log_level, const char *fmt, ...) SY_PRINTF(3, 4);
 

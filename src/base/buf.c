@@ -50,15 +50,9 @@ void sy_buf_add(struct sy_buf *b, const void *bytes, size_t n)
     b->at[b->len] = 0;
 }
 
-void sy_buf_text(struct sy_buf *b, const char *text)
-{
-    sy_buf_add(b, text, strlen(text));
-}
+void sy_buf_text(struct sy_buf *b, const char *text) { sy_buf_add(b, text, strlen(text)); }
 
-void sy_buf_char(struct sy_buf *b, char c)
-{
-    sy_buf_add(b, &c, 1);
-}
+void sy_buf_char(struct sy_buf *b, char c) { sy_buf_add(b, &c, 1); }
 
 void sy_buf_utf8(struct sy_buf *b, uint32_t c)
 {

@@ -5,7 +5,7 @@
 
 struct sy_buf {
     const struct sy_env *env;
-    char *at;         /* NUL-terminated once anything was appended; NULL before */
+    char *at; /* NUL-terminated once anything was appended; NULL before */
     size_t len, cap, limit;
     bool failed;
 };

@@ -8,7 +8,7 @@ struct sy_map {
     size_t n;
 };
 SY_CHECK sy_status sy_map_open(struct sy_map *, const char *path, struct sy_err *); /* empty files are refused */
-void sy_map_close(struct sy_map *); /* a zeroed struct is fine */
+void sy_map_close(struct sy_map *);                                                 /* a zeroed struct is fine */
 
 /* Reads a whole regular file (or "-": standard input) of at most n_max bytes; *text is NUL-terminated and the
  * caller's, to be freed with sy_delete(env). */

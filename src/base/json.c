@@ -131,7 +131,8 @@ void sy_json_truncate(struct sy_json *a, size_t n)
 
 static const char *kind_name(const struct sy_json *j)
 {
-    static const char *const names[] = {"an object", "an array", "a string", "an integer", "a number", "true", "false", "null"};
+    static const char *const names[] = {"an object", "an array", "a string", "an integer",
+                                        "a number",  "true",     "false",    "null"};
     return j ? names[json_typeof(jan(j))] : "nothing";
 }
 
@@ -164,8 +165,7 @@ int64_t sy_jread_int(struct sy_jread *r, const char *key, int64_t lo, int64_t hi
     else if (v < lo || v > hi)
         sy_jread_refuse(r, SY_EFORMAT, "'%s': expected an integer from %lld to %lld, found %lld", key, (long long)lo,
                         (long long)hi, (long long)v);
-    else
-        return v;
+    else return v;
     return lo;
 }
 
@@ -182,8 +182,7 @@ double sy_jread_num(struct sy_jread *r, const char *key, double lo, double hi)
         sy_jread_refuse(r, SY_EFORMAT, "'%s': expected a number from %g to %g, found %s", key, lo, hi, kind_name(j));
     else if (!(v >= lo && v <= hi))
         sy_jread_refuse(r, SY_EFORMAT, "'%s': expected a number from %g to %g, found %g", key, lo, hi, v);
-    else
-        return v;
+    else return v;
     return lo;
 }
 
@@ -196,7 +195,8 @@ bool sy_jread_bool_or(struct sy_jread *r, const char *key, bool otherwise)
 {
     const struct sy_json *j = sy_json_get(r->obj, key);
     if (!sy_jread_has(r, key)) return otherwise;
-    if (!sy_json_is_bool(j)) sy_jread_refuse(r, SY_EFORMAT, "'%s': expected true or false, found %s", key, kind_name(j));
+    if (!sy_json_is_bool(j))
+        sy_jread_refuse(r, SY_EFORMAT, "'%s': expected true or false, found %s", key, kind_name(j));
     return sy_json_bool(j, otherwise);
 }
 

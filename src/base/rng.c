@@ -17,7 +17,4 @@ uint64_t sy_rng_u64(uint64_t seed, uint64_t counter)
     return (uint64_t)c[1] << 32 | c[0];
 }
 
-double sy_rng_unit(uint64_t seed, uint64_t counter)
-{
-    return (double)(sy_rng_u64(seed, counter) >> 11) * 0x1p-53;
-}
+double sy_rng_unit(uint64_t seed, uint64_t counter) { return (double)(sy_rng_u64(seed, counter) >> 11) * 0x1p-53; }

@@ -39,8 +39,7 @@ struct sy_client {
     void *ctx;
 };
 
-/* ---- what libcurl calls
- * --------------------------------------------------------------------------------------------- */
+/* ---- what libcurl calls -------------------------------------------------------------------------------------- */
 
 static int on_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *known)
 {
@@ -108,8 +107,7 @@ static size_t on_bytes(char *bytes, size_t size, size_t n, void *ctx)
     return CURL_WRITEFUNC_ERROR;
 }
 
-/* ---- opening
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------------------------- */
 
 static void free_slot(struct slot *s)
 {
@@ -236,8 +234,7 @@ void sy_client_free(struct sy_client *c)
     sy_delete(c->env, c);
 }
 
-/* ---- who is there
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- who is there -------------------------------------------------------------------------------------------- */
 
 static size_t keep_bytes(char *bytes, size_t size, size_t n, void *ctx)
 {
@@ -284,8 +281,7 @@ sy_status sy_client_probe(struct sy_client *c, struct sy_server_says *out, struc
     return st;
 }
 
-/* ---- answers
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- answers ------------------------------------------------------------------------------------------------- */
 
 sy_status sy_client_send(struct sy_client *c, const char *body, size_t n_body, uint64_t t_start, bool keep, void *ctx,
                          struct sy_err *err)

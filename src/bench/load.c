@@ -33,8 +33,7 @@ struct run {
     struct sy_load_seen *out;
 };
 
-/* ---- requests
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- requests ------------------------------------------------------------------------------------------------ */
 
 static void add_turn(struct live *l, const struct sy_turn *t)
 {
@@ -120,8 +119,7 @@ static sy_status send(struct run *r, struct live *l, struct sy_err *err)
     return sy_client_send(r->c, r->body.at, r->body.len, l->due, keep, l, err);
 }
 
-/* ---- answers
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- answers ------------------------------------------------------------------------------------------------- */
 
 static void count_error(struct sy_load_seen *o, const struct sy_heard *h)
 {
@@ -179,8 +177,7 @@ static void on_end(void *ctx, const struct sy_heard *h)
     r->n_ready++;
 }
 
-/* ---- time
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- time ---------------------------------------------------------------------------------------------------- */
 
 static const struct sy_user_session *session_at(const struct run *r, size_t i) { return &r->w->session[i % r->w->n]; }
 

@@ -77,8 +77,7 @@ static sy_status read_ids(const struct sy_trace *t, const struct sy_json *a, int
     return SY_OK;
 }
 
-/* ---- the first reading
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the first reading --------------------------------------------------------------------------------------- */
 
 static sy_status read_head(struct sy_trace *t, const struct sy_json *o, struct sy_err *err)
 {
@@ -246,8 +245,7 @@ void sy_trace_options(const struct sy_trace *t, struct sy_engine_opt *o)
     *o = rec;
 }
 
-/* ---- the second reading: the run
- * --------------------------------------------------------------------------------------- */
+/* ---- the second reading: the run ----------------------------------------------------------------------------- */
 
 struct part {
     uint64_t request;

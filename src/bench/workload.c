@@ -111,8 +111,7 @@ sy_status sy_workload_dataset(const struct sy_env *env, const char *text, size_t
     return st;
 }
 
-/* ---- traces of lengths
- * ---------------------------------------------------------------------------------------------- */
+/* ---- traces of lengths --------------------------------------------------------------------------------------- */
 
 static sy_status read_hashes(struct sy_workload *w, struct sy_jread *r, uint64_t seed, struct sy_turn *t)
 {
@@ -225,8 +224,7 @@ sy_status sy_workload_trace(const struct sy_env *env, const char *text, size_t n
     return st;
 }
 
-/* ---- tokens
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- tokens -------------------------------------------------------------------------------------------------- */
 
 void sy_turn_ids(const struct sy_turn *t, int32_t n_vocab, struct sy_buf *b)
 {

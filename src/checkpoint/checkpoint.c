@@ -185,10 +185,7 @@ const char *sy_checkpoint_kind(const struct sy_checkpoint *c) { return c->kind; 
 const struct sy_json *sy_checkpoint_config(const struct sy_checkpoint *c) { return c->config; }
 const struct sy_json *sy_checkpoint_generation(const struct sy_checkpoint *c) { return c->generation; }
 const struct sy_json *sy_checkpoint_tokenizer_json(const struct sy_checkpoint *c) { return c->tokenizer; }
-const struct sy_json *sy_checkpoint_tokenizer_config(const struct sy_checkpoint *c)
-{
-    return c->tokenizer_config;
-}
+const struct sy_json *sy_checkpoint_tokenizer_config(const struct sy_checkpoint *c) { return c->tokenizer_config; }
 const struct sy_gguf_vocab *sy_checkpoint_gguf_vocab(const struct sy_checkpoint *c) { return c->vocab; }
 const char *sy_checkpoint_chat_template(const struct sy_checkpoint *c, size_t *n)
 {

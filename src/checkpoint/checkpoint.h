@@ -30,7 +30,7 @@ struct sy_tensor {
      * row r of a head of head_rows rows is stored at row sy_tensor_row(); bit-exact, rows are only reordered.
      * Of a bias (n_dim 1) the elements are the rows. */
     int32_t head_rows;
-    bool norm_plus_one;            /* the (1+w) offset of Gemma-like norms is already added in the file */
+    bool norm_plus_one; /* the (1+w) offset of Gemma-like norms is already added in the file */
 };
 /* Stored row of logical row r: identity, or the undone q/k permutation. */
 static inline int64_t sy_tensor_row(const struct sy_tensor *t, int64_t r)
@@ -69,15 +69,15 @@ struct sy_text {
     size_t n;
 };
 /* What a tokenizer is made of. One of json (tokenizer.json, parsed) and gguf is there, or neither. */
-struct sy_gguf_vocab {             /* GGUF tokenizer.ggml.*; strings are borrowed, not NUL-terminated */
-    const char *model, *pre;       /* "llama", "gpt2", "bert", "t5", ...; pre may be NULL */
+struct sy_gguf_vocab {       /* GGUF tokenizer.ggml.*; strings are borrowed, not NUL-terminated */
+    const char *model, *pre; /* "llama", "gpt2", "bert", "t5", ...; pre may be NULL */
     size_t n_token, n_merge;
     const struct sy_text *token, *merge;
-    const float *score;            /* [n_token] or NULL */
-    const int32_t *type;           /* or NULL: 1 normal 2 unknown 3 control 4 user 5 unused 6 byte */
-    int64_t bos, eos, eot, unk, pad, sep, cls, mask; /* -1: absent */
+    const float *score;  /* [n_token] or NULL */
+    const int32_t *type; /* or NULL: 1 normal 2 unknown 3 control 4 user 5 unused 6 byte */
+    int64_t bos, eos, eot, unk, pad, sep, cls, mask;                  /* -1: absent */
     int add_bos, add_eos, add_space_prefix, remove_extra_whitespaces; /* -1: absent */
-    const unsigned char *charsmap; /* precompiled_charsmap or NULL */
+    const unsigned char *charsmap;                                    /* precompiled_charsmap or NULL */
     size_t n_charsmap;
 };
 const struct sy_json *sy_checkpoint_tokenizer_json(const struct sy_checkpoint *);   /* NULL: none */

@@ -53,8 +53,8 @@ static sy_status resolve(struct folder *f, const char *name, char *path, bool *t
 {
     *there = false;
     if (!name[0] || strchr(name, '/') || !strcmp(name, ".") || !strcmp(name, ".."))
-        return sy_fail(f->err, SY_EFORMAT,
-                       "'%s': file name '%.100s': expected a plain name inside the folder", f->c->path, name);
+        return sy_fail(f->err, SY_EFORMAT, "'%s': file name '%.100s': expected a plain name inside the folder",
+                       f->c->path, name);
     char *joined = sy_arena_printf(&f->c->mem, "%s/%s", f->root, name);
     if (!joined) return sy_ckpt_nomem(f->c, f->err);
     if (!realpath(joined, path)) {
@@ -62,9 +62,8 @@ static sy_status resolve(struct folder *f, const char *name, char *path, bool *t
         return sy_fail(f->err, SY_EIO, "cannot open '%s/%.100s': %s", f->c->path, name, strerror(errno));
     }
     if (!inside(path, f->root) && !inside(path, f->blobs))
-        return sy_fail(f->err, SY_EFORMAT,
-                       "'%s': file '%.100s' is a link that leads out of the folder%s; refused", f->c->path,
-                       name, f->blobs[0] ? " and the cache's blobs" : "");
+        return sy_fail(f->err, SY_EFORMAT, "'%s': file '%.100s' is a link that leads out of the folder%s; refused",
+                       f->c->path, name, f->blobs[0] ? " and the cache's blobs" : "");
     struct stat s;
     if (stat(path, &s) || !S_ISREG(s.st_mode))
         return sy_fail(f->err, SY_EFORMAT, "'%s': file '%.100s': expected a regular file", f->c->path, name);
@@ -167,8 +166,7 @@ static int by_shard(const void *a, const void *b)
 
 static int by_file_name(const void *a, const void *b)
 {
-    return strcmp((*(const struct sy_tensor *const *)a)->file_name,
-                  (*(const struct sy_tensor *const *)b)->file_name);
+    return strcmp((*(const struct sy_tensor *const *)a)->file_name, (*(const struct sy_tensor *const *)b)->file_name);
 }
 
 /* The tensors of one shard are those that the map says, all and only. */
@@ -207,9 +205,8 @@ static sy_status read_shards(struct folder *f, struct entry *e, size_t n)
     for (size_t i = 0, end; i < n; i = end) {
         for (end = i; end < n && !strcmp(e[end].shard, e[i].shard);) end++;
         if (++n_shard > SHARDS_MAX)
-            return sy_fail(f->err, SY_EFORMAT,
-                           "'%s': file 'model.safetensors.index.json': more than %d shards", f->c->path,
-                           SHARDS_MAX);
+            return sy_fail(f->err, SY_EFORMAT, "'%s': file 'model.safetensors.index.json': more than %d shards",
+                           f->c->path, SHARDS_MAX);
         size_t first = f->c->n_tensor;
         bool there;
         sy_status st = read_weights(f, e[i].shard, &there);
@@ -321,8 +318,7 @@ sy_status sy_folder_open(struct sy_checkpoint *c, struct sy_err *err)
     st = sy_folder_config_take(c, config, where, err);
     if (st == SY_OK) st = read_json(&f, "generation_config.json", CONFIG_BYTES_MAX, true, &c->generation);
     if (st == SY_OK) st = read_json(&f, "tokenizer.json", TOKENIZER_BYTES_MAX, false, &c->tokenizer);
-    if (st == SY_OK)
-        st = read_json(&f, "tokenizer_config.json", CONFIG_BYTES_MAX, true, &c->tokenizer_config);
+    if (st == SY_OK) st = read_json(&f, "tokenizer_config.json", CONFIG_BYTES_MAX, true, &c->tokenizer_config);
     if (st == SY_OK) st = open_template(&f);
     if (st == SY_OK) st = open_weights(&f);
     return st;

@@ -26,10 +26,7 @@ static const struct {
     [SY_GGUF_F64] = {"float64", 8},
 };
 
-const char *sy_gguf_type_name(uint32_t type)
-{
-    return type < SY_GGUF_N_TYPE ? types[type].name : "unknown type";
-}
+const char *sy_gguf_type_name(uint32_t type) { return type < SY_GGUF_N_TYPE ? types[type].name : "unknown type"; }
 
 /* ---- reading one shard, front to back ------------------------------------------------------------------ */
 
@@ -78,15 +75,14 @@ static const char *take_name(struct sy_checkpoint *ck, struct cursor *c, const c
     uint64_t n;
     if (!take_u64(c, what, &n)) return NULL;
     if (n == 0 || n > n_max) {
-        REFUSE(c, SY_EFORMAT, "'%s': %s at offset %zu: expected a length from 1 to %zu bytes, found %llu",
-               c->f->name, what, c->at - 8, n_max, (unsigned long long)n);
+        REFUSE(c, SY_EFORMAT, "'%s': %s at offset %zu: expected a length from 1 to %zu bytes, found %llu", c->f->name,
+               what, c->at - 8, n_max, (unsigned long long)n);
         return NULL;
     }
     const unsigned char *p = take(c, n, what);
     if (!p) return NULL;
     if (memchr(p, 0, (size_t)n)) {
-        REFUSE(c, SY_EFORMAT, "'%s': %s at offset %zu contains a zero byte", c->f->name, what,
-               c->at - (size_t)n);
+        REFUSE(c, SY_EFORMAT, "'%s': %s at offset %zu contains a zero byte", c->f->name, what, c->at - (size_t)n);
         return NULL;
     }
     const char *name = sy_arena_text(&ck->mem, (const char *)p, (size_t)n);
@@ -109,29 +105,26 @@ static sy_status read_value(struct cursor *c, struct sy_gguf_kv *kv, const char 
     kv->elem = kv->type;
     kv->n = 1;
     if (kv->type >= SY_GGUF_N_TYPE)
-        return REFUSE(c, SY_EFORMAT, "'%s': %s: unknown value type %u, expected 0 to %d", c->f->name, what,
-                      kv->type, SY_GGUF_N_TYPE - 1);
+        return REFUSE(c, SY_EFORMAT, "'%s': %s: unknown value type %u, expected 0 to %d", c->f->name, what, kv->type,
+                      SY_GGUF_N_TYPE - 1);
     if (kv->type == SY_GGUF_ARRAY) {
         if (!take_u32(c, what, &kv->elem) || !take_u64(c, what, &kv->n)) return c->st;
         if (kv->elem >= SY_GGUF_N_TYPE || kv->elem == SY_GGUF_ARRAY)
-            return REFUSE(c, SY_EFORMAT, "'%s': %s: arrays of %s (element type %u) are not supported",
-                          c->f->name, what, kv->elem == SY_GGUF_ARRAY ? "arrays" : "an unknown type",
-                          kv->elem);
+            return REFUSE(c, SY_EFORMAT, "'%s': %s: arrays of %s (element type %u) are not supported", c->f->name,
+                          what, kv->elem == SY_GGUF_ARRAY ? "arrays" : "an unknown type", kv->elem);
     }
     kv->at = c->f->at + c->at;
     /* A count is believed only as far as the bytes behind it go. */
     uint64_t size = kv->elem == SY_GGUF_STRING ? 8 : types[kv->elem].size;
     if (kv->n > left(c) / size)
-        return REFUSE(c, SY_EFORMAT,
-                      "'%s': %s: %llu elements of %s cannot fit in the %zu bytes left in the file",
+        return REFUSE(c, SY_EFORMAT, "'%s': %s: %llu elements of %s cannot fit in the %zu bytes left in the file",
                       c->f->name, what, (unsigned long long)kv->n, types[kv->elem].name, left(c));
     if (kv->elem == SY_GGUF_STRING) return skip_strings(c, kv->n, what) ? SY_OK : c->st;
     const unsigned char *p = take(c, kv->n * size, what);
     if (!p) return c->st;
     for (uint64_t i = 0; kv->elem == SY_GGUF_BOOL && i < kv->n; i++)
         if (p[i] > 1)
-            return REFUSE(c, SY_EFORMAT, "'%s': %s: expected a bool of 0 or 1, found %u", c->f->name, what,
-                          p[i]);
+            return REFUSE(c, SY_EFORMAT, "'%s': %s: expected a bool of 0 or 1, found %u", c->f->name, what, p[i]);
     return SY_OK;
 }
 
@@ -155,8 +148,7 @@ static sy_status read_metadata(struct sy_checkpoint *ck, struct cursor *c, struc
     qsort(kv, n, sizeof *kv, by_key);
     for (size_t i = 1; i < n; i++)
         if (!strcmp(kv[i - 1].key, kv[i].key))
-            return REFUSE(c, SY_EFORMAT, "'%s': key '%.100s' is there twice, expected once", c->f->name,
-                          kv[i].key);
+            return REFUSE(c, SY_EFORMAT, "'%s': key '%.100s' is there twice, expected once", c->f->name, kv[i].key);
     return SY_OK;
 }
 
@@ -172,29 +164,26 @@ static sy_status read_info(struct sy_checkpoint *ck, struct cursor *c, struct sy
     uint32_t n_dim, type;
     if (!take_u32(c, what, &n_dim)) return c->st;
     if (n_dim < 1 || n_dim > 4)
-        return REFUSE(c, SY_EFORMAT, "'%s': %s: expected 1 to 4 dimensions, found %u", c->f->name, what,
-                      n_dim);
+        return REFUSE(c, SY_EFORMAT, "'%s': %s: expected 1 to 4 dimensions, found %u", c->f->name, what, n_dim);
     t->n_dim = (int)n_dim;
     int64_t n_elem = 1;
     for (uint32_t i = 0; i < n_dim; i++) {
         uint64_t d;
         if (!take_u64(c, what, &d)) return c->st;
         if (d < 1 || d > INT64_MAX || __builtin_mul_overflow(n_elem, (int64_t)d, &n_elem))
-            return REFUSE(c, SY_EFORMAT,
-                          "'%s': %s: dimension %u of size %llu makes an impossible number of elements",
+            return REFUSE(c, SY_EFORMAT, "'%s': %s: dimension %u of size %llu makes an impossible number of elements",
                           c->f->name, what, i, (unsigned long long)d);
         t->dim[n_dim - 1 - i] = (int64_t)d; /* the file begins with the contiguous one */
     }
     if (!take_u32(c, what, &type) || !take_u64(c, what, offset)) return c->st;
     t->format = type <= INT32_MAX ? sy_quant_by_gguf((int)type) : NULL;
     if (!t->format)
-        return REFUSE(c, SY_ENOSUP, "'%s': %s: stored as GGUF tensor type %u, which is not supported",
-                      c->f->name, what, type);
+        return REFUSE(c, SY_ENOSUP, "'%s': %s: stored as GGUF tensor type %u, which is not supported", c->f->name,
+                      what, type);
     t->dtype = t->format->name;
     if (t->dim[n_dim - 1] % t->format->block_len)
-        return REFUSE(c, SY_EFORMAT,
-                      "'%s': %s: rows of %lld elements are not whole blocks of %d, as %s needs", c->f->name,
-                      what, (long long)t->dim[n_dim - 1], t->format->block_len, t->format->name);
+        return REFUSE(c, SY_EFORMAT, "'%s': %s: rows of %lld elements are not whole blocks of %d, as %s needs",
+                      c->f->name, what, (long long)t->dim[n_dim - 1], t->format->block_len, t->format->name);
     if (__builtin_mul_overflow(n_elem / t->format->block_len, t->format->block_bytes, &t->n_bytes))
         return REFUSE(c, SY_EFORMAT, "'%s': %s: its size in bytes overflows", c->f->name, what);
     return SY_OK;
@@ -207,23 +196,20 @@ static int by_place(const void *a, const void *b)
 }
 
 /* Resolves offsets from the start of the data, and refuses tensors that leave the file or share bytes. */
-static sy_status place_tensors(struct cursor *c, struct sy_tensor *t, const uint64_t *offset, size_t n,
-                               size_t align)
+static sy_status place_tensors(struct cursor *c, struct sy_tensor *t, const uint64_t *offset, size_t n, size_t align)
 {
     if (n == 0) return SY_OK;
     size_t pad = (align - c->at % align) % align;
     const char *name = c->f->name;
     if (pad > left(c))
-        return REFUSE(c, SY_EFORMAT,
-                      "'%s': expected tensor data from offset %zu, found only %zu bytes in the file", name,
-                      c->at + pad, c->f->n);
+        return REFUSE(c, SY_EFORMAT, "'%s': expected tensor data from offset %zu, found only %zu bytes in the file",
+                      name, c->at + pad, c->f->n);
     const unsigned char *data = c->f->at + c->at + pad;
     size_t n_data = left(c) - pad;
     for (size_t i = 0; i < n; i++) {
         if (offset[i] % align)
-            return REFUSE(c, SY_EFORMAT,
-                          "'%s': tensor '%.100s': offset %llu is not a multiple of the alignment %zu", name,
-                          t[i].name, (unsigned long long)offset[i], align);
+            return REFUSE(c, SY_EFORMAT, "'%s': tensor '%.100s': offset %llu is not a multiple of the alignment %zu",
+                          name, t[i].name, (unsigned long long)offset[i], align);
         if (offset[i] > n_data || t[i].n_bytes > n_data - offset[i])
             return REFUSE(c, SY_EFORMAT,
                           "'%s': tensor '%.100s': %zu bytes at data offset %llu reach beyond the end of "
@@ -234,8 +220,8 @@ static sy_status place_tensors(struct cursor *c, struct sy_tensor *t, const uint
     qsort(t, n, sizeof *t, by_place);
     for (size_t i = 1; i < n; i++)
         if (t[i].data < t[i - 1].data + t[i - 1].n_bytes)
-            return REFUSE(c, SY_EFORMAT, "'%s': tensors '%.100s' and '%.100s' overlap at data offset %zu",
-                          name, t[i - 1].name, t[i].name, (size_t)(t[i].data - data));
+            return REFUSE(c, SY_EFORMAT, "'%s': tensors '%.100s' and '%.100s' overlap at data offset %zu", name,
+                          t[i - 1].name, t[i].name, (size_t)(t[i].data - data));
     return SY_OK;
 }
 
@@ -297,21 +283,20 @@ static sy_status read_split(struct sy_gguf *g, struct sy_gguf_meta *m, size_t in
         g->n_split_tensor = total;
     }
     if (no != (int64_t)index && index == 0)
-        return sy_gguf_refuse(m, SY_EARG,
-                              "this is shard %lld of %lld; name the first one (-00001-of-%05lld.gguf)",
+        return sy_gguf_refuse(m, SY_EARG, "this is shard %lld of %lld; name the first one (-00001-of-%05lld.gguf)",
                               (long long)no + 1, (long long)n, (long long)n);
     if (no != (int64_t)index || n != g->n_split)
         return sy_gguf_refuse(m, SY_EFORMAT,
                               "expected shard %zu of %lld (split.no %zu, split.count %lld), found shard "
                               "%lld of %lld",
-                              index + 1, (long long)g->n_split, index, (long long)g->n_split,
-                              (long long)no + 1, (long long)n);
+                              index + 1, (long long)g->n_split, index, (long long)g->n_split, (long long)no + 1,
+                              (long long)n);
     return SY_OK;
 }
 
 /* Adds one shard's tensors to g->raw; the first one's metadata becomes the model's. */
-static sy_status read_shard(struct sy_checkpoint *ck, struct sy_gguf *g, const struct sy_bytes *f,
-                            size_t index, struct sy_err *err)
+static sy_status read_shard(struct sy_checkpoint *ck, struct sy_gguf *g, const struct sy_bytes *f, size_t index,
+                            struct sy_err *err)
 {
     struct cursor c = {.f = f, .err = err};
     uint64_t n_tensor = 0, n_kv = 0;
@@ -325,8 +310,7 @@ static sy_status read_shard(struct sy_checkpoint *ck, struct sy_gguf *g, const s
     struct sy_gguf_meta m = {&here, err, SY_OK};
     int64_t align = sy_gguf_int_or(&m, "general.alignment", 32, 8, ALIGNMENT_MAX);
     if (m.st == SY_OK && (align & (align - 1)))
-        sy_gguf_refuse(&m, SY_EFORMAT,
-                       "key 'general.alignment': expected a power of two from 8 to %d, found %lld",
+        sy_gguf_refuse(&m, SY_EFORMAT, "key 'general.alignment': expected a power of two from 8 to %d, found %lld",
                        ALIGNMENT_MAX, (long long)align);
     if (m.st || (st = read_split(g, &m, index))) return m.st ? m.st : st;
     if (index == 0) {
@@ -335,10 +319,8 @@ static sy_status read_shard(struct sy_checkpoint *ck, struct sy_gguf *g, const s
         g->n_kv = n_kv;
     }
     if (n_tensor > SY_CKPT_TENSORS_MAX - g->n_raw)
-        return sy_fail(err, SY_EFORMAT, "'%s': more than %d tensors in all shards", f->name,
-                       SY_CKPT_TENSORS_MAX);
-    struct sy_tensor *raw = sy_resize(ck->env, g->raw, g->n_raw * sizeof *raw,
-                                      (g->n_raw + n_tensor) * sizeof *raw);
+        return sy_fail(err, SY_EFORMAT, "'%s': more than %d tensors in all shards", f->name, SY_CKPT_TENSORS_MAX);
+    struct sy_tensor *raw = sy_resize(ck->env, g->raw, g->n_raw * sizeof *raw, (g->n_raw + n_tensor) * sizeof *raw);
     if (!raw) return sy_ckpt_nomem(ck, err);
     g->raw = raw;
     raw += g->n_raw;
@@ -373,8 +355,7 @@ sy_status sy_gguf_read(struct sy_checkpoint *ck, const struct sy_bytes *shard, s
     sy_status st = SY_OK;
     for (size_t i = 0; i < n && st == SY_OK; i++) st = read_shard(ck, &g, &shard[i], i, err);
     if (st == SY_OK && (int64_t)n != g.n_split)
-        st = sy_fail(err, SY_EFORMAT, "'%s': expected %lld shards, found %zu", ck->path, (long long)g.n_split,
-                     n);
+        st = sy_fail(err, SY_EFORMAT, "'%s': expected %lld shards, found %zu", ck->path, (long long)g.n_split, n);
     if (st == SY_OK) st = describe(ck, &g, err);
     sy_delete(ck->env, g.raw);
     return st;

@@ -28,10 +28,7 @@ static void put(struct build *b, struct sy_json *o, const char *name, struct sy_
     if (!sy_json_set_take(o, name, v)) b->nomem = true;
 }
 static void put_int(struct build *b, const char *name, int64_t v) { put(b, b->o, name, sy_json_new_int(v)); }
-static void put_num(struct build *b, const char *name, double v)
-{
-    put(b, b->o, name, sy_json_new_number(v));
-}
+static void put_num(struct build *b, const char *name, double v) { put(b, b->o, name, sy_json_new_number(v)); }
 static void put_bool(struct build *b, const char *name, bool v) { put(b, b->o, name, sy_json_new_bool(v)); }
 static void put_text(struct build *b, const char *name, const char *v)
 {
@@ -104,8 +101,8 @@ static void put_rope_factors(struct build *b, const struct sy_tensor *t)
         memcpy(&f, t->data + 4 * i, 4);
         if (!(f > 0 && f < 1e30f)) {
             sy_gguf_refuse(&b->m, SY_EFORMAT,
-                           "tensor 'rope_freqs.weight': expected positive factors, found %g at %lld",
-                           (double)f, (long long)i);
+                           "tensor 'rope_freqs.weight': expected positive factors, found %g at %lld", (double)f,
+                           (long long)i);
             break;
         }
         if (!sy_json_push_take(list, sy_json_new_number(f))) b->nomem = true;
@@ -155,17 +152,15 @@ static void put_rope(struct build *b, const struct sy_gguf *g)
 
     struct sy_text type = {"linear", 6};
     (void)sy_gguf_text(&b->m, own(b, "rope.scaling.type"), &type);
-    bool linear = type.n == 6 && !memcmp(type.at, "linear", 6),
-         yarn = type.n == 4 && !memcmp(type.at, "yarn", 4);
+    bool linear = type.n == 6 && !memcmp(type.at, "linear", 6), yarn = type.n == 4 && !memcmp(type.at, "yarn", 4);
     bool off = type.n == 4 && !memcmp(type.at, "none", 4);
     if (!linear && !yarn && !off)
-        sy_gguf_refuse(&b->m, SY_ENOSUP, "key '%s': expected 'none', 'linear' or 'yarn', found '%.*s'",
-                       b->key, (int)(type.n < 60 ? type.n : 60), type.at);
+        sy_gguf_refuse(&b->m, SY_ENOSUP, "key '%s': expected 'none', 'linear' or 'yarn', found '%.*s'", b->key,
+                       (int)(type.n < 60 ? type.n : 60), type.at);
     bool scaled = !off && factor != 0 && (yarn || factor != 1);
     const struct sy_tensor *factors = sy_gguf_raw(g, "rope_freqs.weight");
     if (factors && scaled)
-        sy_gguf_refuse(&b->m, SY_ENOSUP,
-                       "tensor 'rope_freqs.weight' together with key '%s' of %g is not supported",
+        sy_gguf_refuse(&b->m, SY_ENOSUP, "tensor 'rope_freqs.weight' together with key '%s' of %g is not supported",
                        own(b, "rope.scaling.factor"), factor);
     else if (factors && b->m.st == SY_OK) put_rope_factors(b, factors);
     if (b->m.st || !scaled) return;
@@ -207,9 +202,8 @@ static void mistral3_keys(struct build *b)
     const struct sy_json *old = sy_json_get(b->o, "rope_scaling"), *v;
     const char *key;
     if (!sy_json_get(old, "original_max_position_embeddings")) {
-        sy_gguf_refuse(&b->m, SY_ENOSUP,
-                       "key '%s' is supported only together with '%s.rope.scaling.type' yarn", b->key,
-                       b->arch->name);
+        sy_gguf_refuse(&b->m, SY_ENOSUP, "key '%s' is supported only together with '%s.rope.scaling.type' yarn",
+                       b->key, b->arch->name);
         return;
     }
     struct sy_json *rope = sy_json_new_object();
@@ -241,8 +235,8 @@ static void put_pattern(struct build *b, int64_t otherwise)
     }
     if (!(kv = sy_gguf_array(&b->m, b->key, SY_GGUF_BOOL))) return;
     if (kv->n != (uint64_t)b->d->n_layer) {
-        sy_gguf_refuse(&b->m, SY_EFORMAT, "key '%s': expected one bool for each of %lld layers, found %llu",
-                       b->key, (long long)b->d->n_layer, (unsigned long long)kv->n);
+        sy_gguf_refuse(&b->m, SY_EFORMAT, "key '%s': expected one bool for each of %lld layers, found %llu", b->key,
+                       (long long)b->d->n_layer, (unsigned long long)kv->n);
         return;
     }
     struct sy_json *list = sy_json_new_array();
@@ -264,20 +258,16 @@ static void gemma_keys(struct build *b, int64_t layers_27b)
 static void gemma2_keys(struct build *b)
 {
     gemma_keys(b, 46);
-    put_int(b, "sliding_window",
-            sy_gguf_int_or(&b->m, own(b, "attention.sliding_window"), 4096, 1, INT32_MAX));
+    put_int(b, "sliding_window", sy_gguf_int_or(&b->m, own(b, "attention.sliding_window"), 4096, 1, INT32_MAX));
     put_pattern(b, 2);
-    put_num(b, "attn_logit_softcapping",
-            sy_gguf_num_or(&b->m, own(b, "attn_logit_softcapping"), 50, 1e-6, 1e6));
-    put_num(b, "final_logit_softcapping",
-            sy_gguf_num_or(&b->m, own(b, "final_logit_softcapping"), 30, 1e-6, 1e6));
+    put_num(b, "attn_logit_softcapping", sy_gguf_num_or(&b->m, own(b, "attn_logit_softcapping"), 50, 1e-6, 1e6));
+    put_num(b, "final_logit_softcapping", sy_gguf_num_or(&b->m, own(b, "final_logit_softcapping"), 30, 1e-6, 1e6));
 }
 
 static void gemma3_keys(struct build *b)
 {
     gemma_keys(b, 62);
-    put_num(b, "rope_local_base_freq",
-            sy_gguf_num_or(&b->m, own(b, "rope.freq_base_swa"), 10000, 1e-3, 1e12));
+    put_num(b, "rope_local_base_freq", sy_gguf_num_or(&b->m, own(b, "rope.freq_base_swa"), 10000, 1e-3, 1e12));
     int64_t window = sy_gguf_int_or(&b->m, own(b, "attention.sliding_window"), 0, 0, INT32_MAX);
     if (window > 0) {
         put_int(b, "sliding_window", window);
@@ -293,10 +283,9 @@ static const struct {
     const char *arch;
     void (*keys)(struct build *);
 } more[] = {
-    {"gemma2", gemma2_keys},     {"gemma3", gemma3_keys},     {"granite", granite_only},
-    {"llama", llama_keys},       {"mistral3", mistral3_keys}, {"qwen2", qwen_keys},
-    {"qwen2moe", qwen_moe_only}, {"qwen3", qwen_keys},        {"qwen3moe", qwen_moe_only},
-    {"smollm3", smollm3_keys},
+    {"gemma2", gemma2_keys},     {"gemma3", gemma3_keys},   {"granite", granite_only},   {"llama", llama_keys},
+    {"mistral3", mistral3_keys}, {"qwen2", qwen_keys},      {"qwen2moe", qwen_moe_only}, {"qwen3", qwen_keys},
+    {"qwen3moe", qwen_moe_only}, {"smollm3", smollm3_keys},
 };
 
 /* ---- together ------------------------------------------------------------------------------------------ */
@@ -359,8 +348,7 @@ sy_status sy_gguf_config(struct sy_checkpoint *ck, const struct sy_gguf *g, stru
     struct build b = {.m = {g, err, SY_OK}, .d = d};
     struct sy_text name = {"", 0};
     if (!sy_gguf_text(&b.m, "general.architecture", &name))
-        return sy_gguf_refuse(&b.m, SY_EFORMAT,
-                              "key 'general.architecture': expected a string, found nothing");
+        return sy_gguf_refuse(&b.m, SY_EFORMAT, "key 'general.architecture': expected a string, found nothing");
     b.arch = d->arch = sy_gguf_arch_find(&name);
     if (!b.arch) {
         char known[200];

@@ -18,10 +18,7 @@ sy_status sy_gguf_refuse(struct sy_gguf_meta *m, sy_status st, const char *fmt, 
     return m->st = sy_fail(m->err, st, "'%s': %s", m->g->file, msg);
 }
 
-static int by_key(const void *key, const void *kv)
-{
-    return strcmp(key, ((const struct sy_gguf_kv *)kv)->key);
-}
+static int by_key(const void *key, const void *kv) { return strcmp(key, ((const struct sy_gguf_kv *)kv)->key); }
 
 const struct sy_gguf_kv *sy_gguf_find(const struct sy_gguf_meta *m, const char *key)
 {
@@ -73,14 +70,14 @@ int64_t sy_gguf_int(struct sy_gguf_meta *m, const char *key, int64_t lo, int64_t
     const struct sy_gguf_kv *kv = sy_gguf_find(m, key);
     char text[80];
     if (!kv || kv->type == SY_GGUF_ARRAY || kv->type == SY_GGUF_BOOL || !integer(kv->type)) {
-        sy_gguf_refuse(m, SY_EFORMAT, "key '%s': expected an integer from %lld to %lld, found %s", key,
-                       (long long)lo, (long long)hi, found(kv, text, sizeof text));
+        sy_gguf_refuse(m, SY_EFORMAT, "key '%s': expected an integer from %lld to %lld, found %s", key, (long long)lo,
+                       (long long)hi, found(kv, text, sizeof text));
         return lo;
     }
     int64_t v = sy_gguf_elem_int(kv, 0);
     if (v >= lo && v <= hi) return v;
-    sy_gguf_refuse(m, SY_EFORMAT, "key '%s': expected an integer from %lld to %lld, found %lld", key,
-                   (long long)lo, (long long)hi, (long long)v);
+    sy_gguf_refuse(m, SY_EFORMAT, "key '%s': expected an integer from %lld to %lld, found %lld", key, (long long)lo,
+                   (long long)hi, (long long)v);
     return lo;
 }
 
@@ -95,8 +92,7 @@ int64_t sy_gguf_int_layers(struct sy_gguf_meta *m, const char *key, int64_t n_la
     if (!kv || kv->type != SY_GGUF_ARRAY) return sy_gguf_int(m, key, lo, hi);
     char text[80];
     if (!integer(kv->elem) || kv->elem == SY_GGUF_BOOL || kv->n != (uint64_t)n_layer || n_layer < 1) {
-        sy_gguf_refuse(m, SY_EFORMAT,
-                       "key '%s': expected one integer, or one for each of %lld layers, found %s", key,
+        sy_gguf_refuse(m, SY_EFORMAT, "key '%s': expected one integer, or one for each of %lld layers, found %s", key,
                        (long long)n_layer, found(kv, text, sizeof text));
         return lo;
     }
@@ -111,8 +107,8 @@ int64_t sy_gguf_int_layers(struct sy_gguf_meta *m, const char *key, int64_t n_la
         return lo;
     }
     if (v >= lo && v <= hi) return v;
-    sy_gguf_refuse(m, SY_EFORMAT, "key '%s': expected integers from %lld to %lld, found %lld", key,
-                   (long long)lo, (long long)hi, (long long)v);
+    sy_gguf_refuse(m, SY_EFORMAT, "key '%s': expected integers from %lld to %lld, found %lld", key, (long long)lo,
+                   (long long)hi, (long long)v);
     return lo;
 }
 
@@ -157,8 +153,7 @@ bool sy_gguf_text(struct sy_gguf_meta *m, const char *key, struct sy_text *out)
     char text[80];
     if (!kv) return false;
     if (kv->type != SY_GGUF_STRING) {
-        sy_gguf_refuse(m, SY_EFORMAT, "key '%s': expected a string, found %s", key,
-                       found(kv, text, sizeof text));
+        sy_gguf_refuse(m, SY_EFORMAT, "key '%s': expected a string, found %s", key, found(kv, text, sizeof text));
         return false;
     }
     uint64_t n;

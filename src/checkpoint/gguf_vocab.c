@@ -41,8 +41,8 @@ static void *per_token(struct sy_checkpoint *ck, struct sy_gguf_meta *m, const c
     const struct sy_gguf_kv *kv = sy_gguf_array(m, key, elem);
     if (!kv) return NULL;
     if (kv->n != n_token) {
-        sy_gguf_refuse(m, SY_EFORMAT, "key '%s': expected one element for each of the %zu tokens, found %llu",
-                       key, n_token, (unsigned long long)kv->n);
+        sy_gguf_refuse(m, SY_EFORMAT, "key '%s': expected one element for each of the %zu tokens, found %llu", key,
+                       n_token, (unsigned long long)kv->n);
         return NULL;
     }
     void *p = sy_arena_array(&ck->mem, n_token, 4);

@@ -21,16 +21,16 @@ struct sy_bytes {
 
 struct sy_checkpoint {
     const struct sy_env *env;
-    struct sy_arena mem;           /* names, vocabulary arrays */
+    struct sy_arena mem; /* names, vocabulary arrays */
     const char *path, *kind;
-    struct sy_map *map;            /* [n_map] what to unmap at the end */
+    struct sy_map *map; /* [n_map] what to unmap at the end */
     size_t n_map;
-    struct sy_tensor *tensor;      /* [n_tensor] of cap_tensor, in file order */
+    struct sy_tensor *tensor; /* [n_tensor] of cap_tensor, in file order */
     size_t n_tensor, cap_tensor;
-    uint32_t *by_name;             /* [n_tensor] indices into tensor, sorted by name */
+    uint32_t *by_name; /* [n_tensor] indices into tensor, sorted by name */
     struct sy_json *config, *generation, *tokenizer, *tokenizer_config;
-    struct sy_gguf_vocab *vocab;   /* in mem, or NULL */
-    const char *chat_template;     /* in mem or in a JSON value, or NULL */
+    struct sy_gguf_vocab *vocab; /* in mem, or NULL */
+    const char *chat_template;   /* in mem or in a JSON value, or NULL */
     size_t n_chat_template;
 };
 
@@ -55,30 +55,41 @@ sy_status sy_checkpoint_from_safetensors(const struct sy_env *, const struct sy_
 sy_status sy_safetensors_read(struct sy_checkpoint *, const struct sy_bytes *, struct sy_err *);
 sy_status sy_folder_open(struct sy_checkpoint *, struct sy_err *);
 /* Checks a parsed config.json, flattens a composite one and gives it to the checkpoint; takes config. */
-sy_status sy_folder_config_take(struct sy_checkpoint *, struct sy_json *config, const char *where,
-                                struct sy_err *);
+sy_status sy_folder_config_take(struct sy_checkpoint *, struct sy_json *config, const char *where, struct sy_err *);
 
 /* ---- gguf.c: the container ----------------------------------------------------------------------------- */
 
 enum sy_gguf_type { /* numbers of the GGUF specification */
-    SY_GGUF_U8, SY_GGUF_I8, SY_GGUF_U16, SY_GGUF_I16, SY_GGUF_U32, SY_GGUF_I32, SY_GGUF_F32, SY_GGUF_BOOL,
-    SY_GGUF_STRING, SY_GGUF_ARRAY, SY_GGUF_U64, SY_GGUF_I64, SY_GGUF_F64, SY_GGUF_N_TYPE,
+                    SY_GGUF_U8,
+                    SY_GGUF_I8,
+                    SY_GGUF_U16,
+                    SY_GGUF_I16,
+                    SY_GGUF_U32,
+                    SY_GGUF_I32,
+                    SY_GGUF_F32,
+                    SY_GGUF_BOOL,
+                    SY_GGUF_STRING,
+                    SY_GGUF_ARRAY,
+                    SY_GGUF_U64,
+                    SY_GGUF_I64,
+                    SY_GGUF_F64,
+                    SY_GGUF_N_TYPE,
 };
 struct sy_gguf_kv {
     const char *key;
-    uint32_t type, elem;           /* elem: of an array */
-    uint64_t n;                    /* elements; 1 unless an array */
-    const unsigned char *at;       /* the value in the file, unaligned; a string's length comes first */
+    uint32_t type, elem;     /* elem: of an array */
+    uint64_t n;              /* elements; 1 unless an array */
+    const unsigned char *at; /* the value in the file, unaligned; a string's length comes first */
 };
-struct sy_gguf {                   /* all shards together; arrays are the checkpoint arena's */
-    const char *file;              /* of the first shard, for messages */
-    struct sy_gguf_kv *kv;         /* of the first shard */
+struct sy_gguf {           /* all shards together; arrays are the checkpoint arena's */
+    const char *file;      /* of the first shard, for messages */
+    struct sy_gguf_kv *kv; /* of the first shard */
     size_t n_kv;
-    struct sy_tensor *raw;         /* [n_raw] under the file's own names */
+    struct sy_tensor *raw; /* [n_raw] under the file's own names */
     size_t n_raw, cap_raw;
     int64_t n_split, n_split_tensor; /* as the first shard declares; n_split_tensor is -1 when it does not */
 };
-sy_status sy_gguf_open(struct sy_checkpoint *, struct sy_err *);                       /* files, from path */
+sy_status sy_gguf_open(struct sy_checkpoint *, struct sy_err *); /* files, from path */
 sy_status sy_gguf_read(struct sy_checkpoint *, const struct sy_bytes *shard, size_t n, struct sy_err *);
 const struct sy_tensor *sy_gguf_raw(const struct sy_gguf *, const char *file_name); /* NULL: absent */
 
@@ -108,39 +119,37 @@ sy_status sy_gguf_refuse(struct sy_gguf_meta *, sy_status, const char *fmt, ...)
 /* ---- gguf_config.c, gguf_vocab.c: metadata to config, generation config, vocabulary -------------------- */
 
 struct sy_gguf_arch;
-struct sy_gguf_dims {              /* what mapping names needs to know */
+struct sy_gguf_dims { /* what mapping names needs to know */
     const struct sy_gguf_arch *arch;
     int64_t n_layer, n_expert, head_dim;
 };
-sy_status sy_gguf_config(struct sy_checkpoint *, const struct sy_gguf *, struct sy_gguf_dims *,
-                         struct sy_err *);
+sy_status sy_gguf_config(struct sy_checkpoint *, const struct sy_gguf *, struct sy_gguf_dims *, struct sy_err *);
 sy_status sy_gguf_tokenizer(struct sy_checkpoint *, const struct sy_gguf *, struct sy_err *);
 
 /* ---- names.c ------------------------------------------------------------------------------------------- */
 
 struct sy_name_rule {
-    const char *gguf;              /* "attn_q": of blk.N.attn_q.weight; NULL ends a table */
-    const char *hf;                /* "self_attn.q_proj": of model.layers.N.self_attn.q_proj.weight */
+    const char *gguf; /* "attn_q": of blk.N.attn_q.weight; NULL ends a table */
+    const char *hf;   /* "self_attn.q_proj": of model.layers.N.self_attn.q_proj.weight */
     unsigned flags;
 };
 enum {
-    SY_NAME_ROPE = 1,              /* q or k: rows may be stored as rope pairs */
+    SY_NAME_ROPE = 1, /* q or k: rows may be stored as rope pairs */
     SY_NAME_NORM = 2,
-    SY_NAME_EXPERTS = 4,           /* [n_expert, rows, cols], one tensor each; '#' in hf is the number */
-    SY_NAME_ROW = 8,               /* a vector here, a matrix of one row there */
+    SY_NAME_EXPERTS = 4, /* [n_expert, rows, cols], one tensor each; '#' in hf is the number */
+    SY_NAME_ROW = 8,     /* a vector here, a matrix of one row there */
 };
 struct sy_gguf_arch {
-    const char *name;              /* general.architecture */
+    const char *name; /* general.architecture */
     const char *hf_class, *model_type, *act;
-    bool rope_pairs;               /* the converter interleaves the rope pairs of q and k */
-    bool norm_plus_one;            /* the converter adds the 1 of (1+w) norms */
+    bool rope_pairs;                  /* the converter interleaves the rope pairs of q and k */
+    bool norm_plus_one;               /* the converter adds the 1 of (1+w) norms */
     const struct sy_name_rule *names; /* looked up before the common ones */
 };
 const struct sy_gguf_arch *sy_gguf_arch_find(const struct sy_text *name); /* NULL: unknown */
-void sy_gguf_arch_list(char *text, size_t n); /* "gemma2, gemma3, ...", for messages */
+void sy_gguf_arch_list(char *text, size_t n);                             /* "gemma2, gemma3, ...", for messages */
 /* Adds every raw tensor to the checkpoint under its Hugging Face name; ones without a rule keep their own. */
-sy_status sy_names_map(struct sy_checkpoint *, const struct sy_gguf *, const struct sy_gguf_dims *,
-                       struct sy_err *);
+sy_status sy_names_map(struct sy_checkpoint *, const struct sy_gguf *, const struct sy_gguf_dims *, struct sy_err *);
 /* The name of the text model's tensor inside a composite model; name itself otherwise. */
 const char *sy_names_text(struct sy_checkpoint *, const char *name);
 /* Whether a tensor that nobody asked for is known not to be needed. */

@@ -121,9 +121,8 @@ static const struct sy_name_rule *parse(const char *name, const struct sy_gguf_d
 }
 
 /* One tensor per expert: slices of the stored one, where they lie. */
-static sy_status map_experts(struct sy_checkpoint *c, struct sy_tensor t, const struct sy_name_rule *r,
-                             int64_t layer, const char *suffix, const struct sy_gguf_dims *d,
-                             struct sy_err *err)
+static sy_status map_experts(struct sy_checkpoint *c, struct sy_tensor t, const struct sy_name_rule *r, int64_t layer,
+                             const char *suffix, const struct sy_gguf_dims *d, struct sy_err *err)
 {
     if (t.n_dim != 3 || t.dim[0] != d->n_expert)
         return sy_fail(err, SY_ESHAPE,
@@ -137,8 +136,8 @@ static sy_status map_experts(struct sy_checkpoint *c, struct sy_tensor t, const 
     t.dim[2] = 1;
     t.n_bytes /= (size_t)d->n_expert;
     for (int64_t i = 0; i < d->n_expert; i++) {
-        t.name = sy_arena_printf(&c->mem, "model.layers.%lld.%.*s%lld%s.%s", (long long)layer,
-                                 (int)(mark - r->hf), r->hf, (long long)i, mark + 1, suffix);
+        t.name = sy_arena_printf(&c->mem, "model.layers.%lld.%.*s%lld%s.%s", (long long)layer, (int)(mark - r->hf),
+                                 r->hf, (long long)i, mark + 1, suffix);
         if (!t.name) return sy_ckpt_nomem(c, err);
         sy_status st = sy_ckpt_add(c, &t, err);
         if (st) return st;
@@ -233,8 +232,7 @@ bool sy_names_ignorable(const char *name, const struct sy_json *config)
     for (size_t i = 0; i < SY_COUNT(tails); i++)
         if (ends(name, tails[i])) return true;
     if (!strcmp(name, "rope_freqs.weight")) return true; /* gguf_config.c put it into the config */
-    if (!strcmp(name, "lm_head.weight"))
-        return sy_json_bool(sy_json_get(config, "tie_word_embeddings"), false);
+    if (!strcmp(name, "lm_head.weight")) return sy_json_bool(sy_json_get(config, "tie_word_embeddings"), false);
     if (!starts(name, "model.layers.")) return false;
     const char *digits = name + 13;
     int64_t n_layer = sy_json_int(sy_json_get(config, "num_hidden_layers"), 0);

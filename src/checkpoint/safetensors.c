@@ -38,8 +38,8 @@ static sy_status read_dtype(const char *file, const struct sy_json *j, struct sy
 {
     const char *name = sy_json_text(sy_json_get(j, "dtype"));
     if (!name)
-        return sy_fail(err, SY_EFORMAT, "'%s': tensor '%s': 'dtype': expected a string, found %s", file,
-                       t->file_name, kind(sy_json_get(j, "dtype")));
+        return sy_fail(err, SY_EFORMAT, "'%s': tensor '%s': 'dtype': expected a string, found %s", file, t->file_name,
+                       kind(sy_json_get(j, "dtype")));
     for (size_t i = 0; i < SY_COUNT(dtypes); i++) {
         if (strcmp(name, dtypes[i].name)) continue;
         t->dtype = dtypes[i].name;
@@ -47,8 +47,8 @@ static sy_status read_dtype(const char *file, const struct sy_json *j, struct sy
         *bits = dtypes[i].bits;
         return SY_OK;
     }
-    return sy_fail(err, SY_ENOSUP, "'%s': tensor '%s': dtype '%.40s' is not one that safetensors defines",
-                   file, t->file_name, name);
+    return sy_fail(err, SY_ENOSUP, "'%s': tensor '%s': dtype '%.40s' is not one that safetensors defines", file,
+                   t->file_name, name);
 }
 
 /* The shape, and the number of bits that it takes. */
@@ -64,13 +64,11 @@ static sy_status read_shape(const char *file, const struct sy_json *shape, struc
     for (size_t i = 0; i < n; i++) {
         int64_t d = sy_json_int(sy_json_at(shape, i), -1);
         if (d < 0)
-            return sy_fail(
-                err, SY_EFORMAT, "'%s': tensor '%s': 'shape': expected integers >= 0, found %s at %zu", file,
-                t->file_name,
-                sy_json_is_int(sy_json_at(shape, i)) ? "a negative one" : kind(sy_json_at(shape, i)), i);
+            return sy_fail(err, SY_EFORMAT, "'%s': tensor '%s': 'shape': expected integers >= 0, found %s at %zu",
+                           file, t->file_name,
+                           sy_json_is_int(sy_json_at(shape, i)) ? "a negative one" : kind(sy_json_at(shape, i)), i);
         if (__builtin_mul_overflow(*n_bit, (uint64_t)d, n_bit) || *n_bit > INT64_MAX)
-            return sy_fail(err, SY_EFORMAT, "'%s': tensor '%s': 'shape': its size overflows", file,
-                           t->file_name);
+            return sy_fail(err, SY_EFORMAT, "'%s': tensor '%s': 'shape': its size overflows", file, t->file_name);
         /* n_bit bounds the product, unless a dimension is 0: then nothing is stored, and 0 is what folds. */
         size_t at = n > 4 ? (i < n - 3 ? 0 : i - (n - 4)) : i;
         if (__builtin_mul_overflow(t->dim[at], d, &t->dim[at])) t->dim[at] = 0;
@@ -84,15 +82,13 @@ static sy_status read_tensor(struct sy_checkpoint *c, const struct sy_bytes *f, 
 {
     struct sy_tensor t = {.dim = {1, 1, 1, 1}, .file = f->name};
     if (strlen(name) > NAME_BYTES_MAX)
-        return sy_fail(err, SY_EFORMAT,
-                       "'%s': tensor '%.80s...': expected a name of up to %d bytes, found %zu", f->name, name,
-                       NAME_BYTES_MAX, strlen(name));
+        return sy_fail(err, SY_EFORMAT, "'%s': tensor '%.80s...': expected a name of up to %d bytes, found %zu",
+                       f->name, name, NAME_BYTES_MAX, strlen(name));
     t.file_name = sy_arena_text(&c->mem, name, strlen(name));
     t.name = t.file_name ? sy_names_text(c, t.file_name) : NULL;
     if (!t.name) return sy_ckpt_nomem(c, err);
     if (!sy_json_is_object(j))
-        return sy_fail(err, SY_EFORMAT, "'%s': tensor '%s': expected an object, found %s", f->name, name,
-                       kind(j));
+        return sy_fail(err, SY_EFORMAT, "'%s': tensor '%s': expected an object, found %s", f->name, name, kind(j));
     unsigned bits = 0;
     uint64_t n_bit = 0;
     sy_status st = read_dtype(f->name, j, &t, &bits, err);
@@ -128,8 +124,8 @@ static int by_place(const void *a, const void *b)
 }
 
 /* The specification: the bytes are entirely indexed; no holes, no overlap, nothing left at the end. */
-static sy_status check_cover(const struct sy_bytes *f, struct sy_tensor *t, size_t n,
-                             const unsigned char *data, struct sy_err *err)
+static sy_status check_cover(const struct sy_bytes *f, struct sy_tensor *t, size_t n, const unsigned char *data,
+                             struct sy_err *err)
 {
     if (n) qsort(t, n, sizeof *t, by_place);
     const unsigned char *at = data, *end = f->at + f->n;
@@ -157,13 +153,13 @@ static sy_status read_header(struct sy_checkpoint *c, const struct sy_bytes *f, 
 {
     uint64_t n;
     if (f->n < 8)
-        return sy_fail(err, SY_EFORMAT, "'%s': expected 8 bytes of header length, found a file of %zu",
-                       f->name, f->n);
+        return sy_fail(err, SY_EFORMAT, "'%s': expected 8 bytes of header length, found a file of %zu", f->name,
+                       f->n);
     memcpy(&n, f->at, 8);
     if (n > HEADER_BYTES_MAX || n > f->n - 8)
-        return sy_fail(
-            err, SY_EFORMAT, "'%s': expected a header of at most %zu bytes, found a length of %llu", f->name,
-            f->n - 8 < HEADER_BYTES_MAX ? f->n - 8 : (size_t)HEADER_BYTES_MAX, (unsigned long long)n);
+        return sy_fail(err, SY_EFORMAT, "'%s': expected a header of at most %zu bytes, found a length of %llu",
+                       f->name, f->n - 8 < HEADER_BYTES_MAX ? f->n - 8 : (size_t)HEADER_BYTES_MAX,
+                       (unsigned long long)n);
     const char *text = (const char *)f->at + 8;
     if (n < 2 || text[0] != '{')
         return sy_fail(err, SY_EFORMAT, "'%s': expected a header that begins with '{'", f->name);
@@ -190,8 +186,8 @@ sy_status sy_safetensors_read(struct sy_checkpoint *c, const struct sy_bytes *f,
     for (void *it = NULL; st == SY_OK && (it = sy_json_next(header, it, &name, &value));) {
         if (strcmp(name, "__metadata__")) st = read_tensor(c, f, data, n_data, name, value, err);
         else if (!sy_json_is_object(value))
-            st = sy_fail(err, SY_EFORMAT, "'%s': '__metadata__': expected an object of strings, found %s",
-                         f->name, kind(value));
+            st = sy_fail(err, SY_EFORMAT, "'%s': '__metadata__': expected an object of strings, found %s", f->name,
+                         kind(value));
     }
     sy_json_free(header);
     if (st) return st;

@@ -4,10 +4,11 @@
 
 #include "base/rng.h"
 
-sy_status sy_cache_init(struct sy_cache *c, const struct sy_env *env, int32_t block_len, int32_t n_block, bool enabled,
-                        struct sy_err *err)
+sy_status sy_cache_init(struct sy_cache *c, const struct sy_env *env, int32_t block_len, int32_t n_block,
+                        bool enabled, struct sy_err *err)
 {
-    *c = (struct sy_cache){.block_len = block_len, .n_block = n_block, .enabled = enabled, .next_key = 1, .n_bucket = 16};
+    *c = (struct sy_cache){
+        .block_len = block_len, .n_block = n_block, .enabled = enabled, .next_key = 1, .n_bucket = 16};
     while (c->n_bucket < 2 * (uint32_t)n_block) c->n_bucket *= 2;
     c->block = sy_new_array(env, (size_t)n_block, sizeof *c->block);
     c->bucket = sy_new_array(env, c->n_bucket, sizeof *c->bucket);
@@ -56,7 +57,8 @@ static void lru_remove(struct sy_cache *c, int32_t i)
     c->n_cached--;
 }
 
-/* ---- content ------------------------------------------------------------------------------------------------------ */
+/* ---- content ------------------------------------------------------------------------------------------------------
+ */
 
 static int32_t *bucket_of(const struct sy_cache *c, uint64_t parent, const int32_t *tok)
 {
@@ -65,10 +67,7 @@ static int32_t *bucket_of(const struct sy_cache *c, uint64_t parent, const int32
     return &c->bucket[h & (c->n_bucket - 1)];
 }
 
-static int32_t *tokens(const struct sy_cache *c, int32_t block)
-{
-    return c->tok + (int64_t)block * c->block_len;
-}
+static int32_t *tokens(const struct sy_cache *c, int32_t block) { return c->tok + (int64_t)block * c->block_len; }
 
 static int32_t find(const struct sy_cache *c, uint64_t parent, const int32_t *tok)
 {
@@ -109,7 +108,7 @@ uint64_t sy_cache_learn(struct sy_cache *c, int32_t block, uint64_t parent, cons
     return b->key;
 }
 
-/* ---- leases ---------------------------------------------------------------------------------------------------------- */
+/* ---- leases -------------------------------------------------------------------------------------------------- */
 
 sy_status sy_cache_lease(struct sy_cache *c, int32_t n, int32_t *out)
 {
@@ -159,7 +158,8 @@ void sy_cache_return(struct sy_cache *c, int32_t block)
 
 bool sy_cache_is_shared(const struct sy_cache *c, int32_t block) { return c->block[block].n_ref > 1; }
 
-int32_t sy_cache_match(struct sy_cache *c, uint64_t domain, const int32_t *tok, int32_t n_max, int32_t *out, uint64_t *key)
+int32_t sy_cache_match(struct sy_cache *c, uint64_t domain, const int32_t *tok, int32_t n_max, int32_t *out,
+                       uint64_t *key)
 {
     *key = sy_cache_root(domain);
     int32_t n = 0;

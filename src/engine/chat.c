@@ -30,7 +30,8 @@ sy_status sy_chat_encode(const struct sy_env *env, const struct sy_template *tpl
     return st;
 }
 
-sy_status sy_text_encode(const struct sy_tokenizer *t, const char *text, size_t n, struct sy_ids *out, struct sy_err *err)
+sy_status sy_text_encode(const struct sy_tokenizer *t, const char *text, size_t n, struct sy_ids *out,
+                         struct sy_err *err)
 {
     size_t n_bos = 0, before = out->n;
     int32_t bos = sy_tokenizer_bos(t);

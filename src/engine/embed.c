@@ -21,9 +21,10 @@ const char *systole_version(void) { return SY_VERSION; }
 
 static int tell(sy_status st, const struct sy_err *e, char *err, size_t n)
 {
-    static const int code[] = {[SY_OK] = SYSTOLE_OK,          [SY_FULL] = SYSTOLE_EFAILED,   [SY_EIO] = SYSTOLE_EFAILED,
-                               [SY_EFORMAT] = SYSTOLE_EFORMAT, [SY_ESHAPE] = SYSTOLE_EFORMAT, [SY_ENOSUP] = SYSTOLE_ENOSUP,
-                               [SY_ENOMEM] = SYSTOLE_ENOMEM,   [SY_ECOMM] = SYSTOLE_EFAILED,  [SY_EARG] = SYSTOLE_EARG};
+    static const int code[] = {
+        [SY_OK] = SYSTOLE_OK,           [SY_FULL] = SYSTOLE_EFAILED,   [SY_EIO] = SYSTOLE_EFAILED,
+        [SY_EFORMAT] = SYSTOLE_EFORMAT, [SY_ESHAPE] = SYSTOLE_EFORMAT, [SY_ENOSUP] = SYSTOLE_ENOSUP,
+        [SY_ENOMEM] = SYSTOLE_ENOMEM,   [SY_ECOMM] = SYSTOLE_EFAILED,  [SY_EARG] = SYSTOLE_EARG};
     if (st && err && n) snprintf(err, n, "%s", e->msg);
     return code[st];
 }
@@ -38,7 +39,8 @@ static sy_status choice(const char *what, const char *value, const char *const *
             *out = i;
             return SY_OK;
         }
-    return sy_fail(err, SY_EARG, "%s: '%s' is not one of '%s', '%s', '%s'", what, value, names[0], names[1], names[2]);
+    return sy_fail(err, SY_EARG, "%s: '%s' is not one of '%s', '%s', '%s'", what, value, names[0], names[1],
+                   names[2]);
 }
 
 int systole_open(const struct systole_options *o, struct systole **out, char *err, size_t err_len)
@@ -53,7 +55,8 @@ int systole_open(const struct systole_options *o, struct systole **out, char *er
     struct systole *m = st ? NULL : sy_new(env, sizeof *m);
     if (!st && !m) st = sy_fail(&e, SY_ENOMEM, "no memory for a model");
     if (!st) {
-        struct sy_engine_opt opt = {.model = o->model, .backend = o->backend, .ctx_len = o->ctx_size, .batch_tok_max = o->max_batched_tokens};
+        struct sy_engine_opt opt = {
+            .model = o->model, .backend = o->backend, .ctx_len = o->ctx_size, .batch_tok_max = o->max_batched_tokens};
         opt.backend_opt.n_thread = o->threads;
         opt.backend_opt.compute = (enum sy_compute)compute;
         opt.backend_opt.kv_dtype = (enum sy_kv_dtype)dtype;
@@ -72,14 +75,14 @@ void systole_close(struct systole *m)
     sy_delete(m->env, m);
 }
 
-/* ---- one answer ------------------------------------------------------------------------------------------------------- */
+/* ---- one answer ---------------------------------------------------------------------------------------------- */
 
 struct answering {
     struct sy_engine *engine;
     uint64_t id;
     struct sy_output text;
-    struct sy_buf piece;     /* what is given out now */
-    struct sy_buf *whole;    /* all of it; NULL: not wanted */
+    struct sy_buf piece;  /* what is given out now */
+    struct sy_buf *whole; /* all of it; NULL: not wanted */
     systole_text_fn *on_text;
     void *ctx;
     bool stopped_by_caller, done;
@@ -90,7 +93,8 @@ static void give(struct answering *w)
 {
     if (w->piece.len == 0) return;
     if (w->whole) sy_buf_add(w->whole, w->piece.at, w->piece.len);
-    if (w->on_text && !w->stopped_by_caller && w->on_text(w->ctx, w->piece.at, w->piece.len)) w->stopped_by_caller = true;
+    if (w->on_text && !w->stopped_by_caller && w->on_text(w->ctx, w->piece.at, w->piece.len))
+        w->stopped_by_caller = true;
     sy_buf_clear(&w->piece);
 }
 
@@ -111,8 +115,8 @@ static void on_event(void *ctx, const struct sy_event *ev)
     }
 }
 
-static sy_status answer(struct systole *m, const struct sy_ids *ids, const struct systole_sampling *how, struct answering *w,
-                        struct sy_err *e)
+static sy_status answer(struct systole *m, const struct sy_ids *ids, const struct systole_sampling *how,
+                        struct answering *w, struct sy_err *e)
 {
     size_t len[SY_STOP_MAX + 1];
     int n_stop = 0;
@@ -137,13 +141,15 @@ static sy_status answer(struct systole *m, const struct sy_ids *ids, const struc
     w->a.prompt_tokens = r.n_prompt;
     if (!st) st = sy_engine_submit(m->engine, &r, &w->id, e);
     for (bool worked = true; !st && worked;) st = sy_engine_step(m->engine, &worked, e);
-    if (!st && (w->piece.failed || w->text.pending.failed)) st = sy_fail(e, SY_ENOMEM, "no memory for the answer's text");
+    if (!st && (w->piece.failed || w->text.pending.failed))
+        st = sy_fail(e, SY_ENOMEM, "no memory for the answer's text");
     sy_output_release(&w->text);
     sy_buf_release(&w->piece);
     return st;
 }
 
-static int finish(sy_status st, const struct answering *w, struct systole_answer *a, const struct sy_err *e, char *err, size_t n)
+static int finish(sy_status st, const struct answering *w, struct systole_answer *a, const struct sy_err *e,
+                  char *err, size_t n)
 {
     if (!st && a) *a = w->a;
     return !st && w->stopped_by_caller ? SYSTOLE_STOPPED : tell(st, e, err, n);
@@ -151,24 +157,27 @@ static int finish(sy_status st, const struct answering *w, struct systole_answer
 
 static sy_status need_text(const struct systole *m, struct sy_err *e)
 {
-    return sy_engine_tokenizer(m->engine) ? SY_OK : sy_fail(e, SY_ENOSUP, "the model has no tokenizer: it takes token ids only");
+    return sy_engine_tokenizer(m->engine)
+               ? SY_OK
+               : sy_fail(e, SY_ENOSUP, "the model has no tokenizer: it takes token ids only");
 }
 
-int systole_complete(struct systole *m, const char *prompt, const struct systole_sampling *how, systole_text_fn *fn, void *ctx,
-                     struct systole_answer *a, char *err, size_t err_len)
+int systole_complete(struct systole *m, const char *prompt, const struct systole_sampling *how, systole_text_fn *fn,
+                     void *ctx, struct systole_answer *a, char *err, size_t err_len)
 {
     struct sy_err e = {0};
     struct sy_ids ids;
     struct answering w = {.on_text = fn, .ctx = ctx};
     sy_ids_init(&ids, m->env);
     sy_status st = need_text(m, &e);
-    if (!st) st = sy_tokenizer_encode(sy_engine_tokenizer(m->engine), prompt, strlen(prompt), SY_ENCODE_SPECIAL, &ids, &e);
+    if (!st)
+        st = sy_tokenizer_encode(sy_engine_tokenizer(m->engine), prompt, strlen(prompt), SY_ENCODE_SPECIAL, &ids, &e);
     if (!st) st = answer(m, &ids, how, &w, &e);
     sy_ids_release(&ids);
     return finish(st, &w, a, &e, err, err_len);
 }
 
-/* ---- conversations ------------------------------------------------------------------------------------------------------ */
+/* ---- conversations ------------------------------------------------------------------------------------------- */
 
 static sy_status say(struct systole_chat *c, const char *role, const char *text, size_t n, struct sy_err *e)
 {
@@ -177,7 +186,8 @@ static sy_status say(struct systole_chat *c, const char *role, const char *text,
         sy_json_free(m);
         return sy_fail(e, SY_EARG, "the message is not valid UTF-8");
     }
-    bool ok = m && sy_json_set_take(m, "role", sy_json_new_text(role, strlen(role))) && sy_json_set_take(m, "content", content);
+    bool ok = m && sy_json_set_take(m, "role", sy_json_new_text(role, strlen(role))) &&
+              sy_json_set_take(m, "content", content);
     if (ok && sy_json_push_take(c->messages, m)) return SY_OK;
     if (!ok) sy_json_free(m);
     return sy_fail(e, SY_ENOMEM, "no memory for a message");
@@ -204,8 +214,8 @@ void systole_chat_free(struct systole_chat *c)
     sy_delete(c->model->env, c);
 }
 
-int systole_chat_ask(struct systole_chat *c, const char *message, const struct systole_sampling *how, systole_text_fn *fn,
-                     void *ctx, struct systole_answer *a, char *err, size_t err_len)
+int systole_chat_ask(struct systole_chat *c, const char *message, const struct systole_sampling *how,
+                     systole_text_fn *fn, void *ctx, struct systole_answer *a, char *err, size_t err_len)
 {
     struct systole *m = c->model;
     struct sy_err e = {0};
@@ -227,14 +237,16 @@ int systole_chat_ask(struct systole_chat *c, const char *message, const struct s
     return finish(st, &w, a, &e, err, err_len);
 }
 
-int32_t systole_tokenize(const struct systole *m, const char *text, int add_special, int32_t *out, int32_t n_max, char *err,
-                         size_t err_len)
+int32_t systole_tokenize(const struct systole *m, const char *text, int add_special, int32_t *out, int32_t n_max,
+                         char *err, size_t err_len)
 {
     struct sy_err e = {0};
     struct sy_ids ids;
     sy_ids_init(&ids, m->env);
     sy_status st = need_text(m, &e);
-    if (!st) st = sy_tokenizer_encode(sy_engine_tokenizer(m->engine), text, strlen(text), add_special ? SY_ENCODE_SPECIAL : 0, &ids, &e);
+    if (!st)
+        st = sy_tokenizer_encode(sy_engine_tokenizer(m->engine), text, strlen(text),
+                                 add_special ? SY_ENCODE_SPECIAL : 0, &ids, &e);
     for (size_t i = 0; !st && i < ids.n && i < (size_t)(n_max > 0 ? n_max : 0); i++) out[i] = ids.at[i];
     int32_t n = st ? -1 : (int32_t)ids.n;
     sy_ids_release(&ids);

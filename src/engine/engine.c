@@ -32,14 +32,16 @@ static void add_ends(struct sy_engine *e, const struct sy_json *config)
 {
     const struct sy_json *eos = sy_json_get(config, "eos_token_id");
     if (sy_json_is_int(eos)) add_end(e, sy_json_int(eos, -1));
-    for (size_t i = 0; sy_json_is_array(eos) && i < sy_json_len(eos); i++) add_end(e, sy_json_int(sy_json_at(eos, i), -1));
+    for (size_t i = 0; sy_json_is_array(eos) && i < sy_json_len(eos); i++)
+        add_end(e, sy_json_int(sy_json_at(eos, i), -1));
 }
 
-/* The token that ends an answer in the model's own conversations: what its template writes behind an assistant's message.
- * Files that name an end of text only (eos) would otherwise never stop in a chat. */
+/* The token that ends an answer in the model's own conversations: what its template writes behind an assistant's
+ * message. Files that name an end of text only (eos) would otherwise never stop in a chat. */
 static sy_status add_end_of_turn(struct sy_engine *e, struct sy_err *err)
 {
-    static const char talk[] = "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"systole\"}]";
+    static const char talk[] =
+        "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"systole\"}]";
     struct sy_json *messages = NULL;
     struct sy_rendered r = {0};
     struct sy_ids ids;
@@ -81,7 +83,8 @@ static sy_status open_text(struct sy_engine *e, struct sy_err *err)
 static int32_t or_default(int32_t v, int32_t otherwise) { return v > 0 ? v : otherwise; }
 
 /* Decides the sizes, before weights or cache take memory. */
-static sy_status make_plan(struct sy_engine *e, const struct sy_engine_opt *o, struct sy_shape *shape, struct sy_err *err)
+static sy_status make_plan(struct sy_engine *e, const struct sy_engine_opt *o, struct sy_shape *shape,
+                           struct sy_err *err)
 {
     struct sy_engine_plan *p = &e->plan;
     p->info = e->model.info;
@@ -91,7 +94,8 @@ static sy_status make_plan(struct sy_engine *e, const struct sy_engine_opt *o, s
     p->batch_tok_max = or_default(o->batch_tok_max, 512);
     p->ctx_len = or_default(o->ctx_len, p->info.n_ctx < 8192 ? p->info.n_ctx : 8192);
     if (p->ctx_len > p->info.n_ctx)
-        return sy_fail(err, SY_EARG, "--ctx-size %d is more than the %d tokens the model was made for", p->ctx_len, p->info.n_ctx);
+        return sy_fail(err, SY_EARG, "--ctx-size %d is more than the %d tokens the model was made for", p->ctx_len,
+                       p->info.n_ctx);
     if (p->batch_tok_max < p->seq_max) p->batch_tok_max = p->seq_max; /* each running sequence must advance */
     int32_t per_seq = (p->ctx_len + p->block_len - 1) / p->block_len, rows = or_default(o->score_row_max, 64);
     *shape = (struct sy_shape){p->batch_tok_max, p->seq_max, per_seq, rows > p->seq_max ? rows : p->seq_max};
@@ -101,14 +105,17 @@ static sy_status make_plan(struct sy_engine *e, const struct sy_engine_opt *o, s
     int64_t n_block = 1 + (int64_t)p->seq_max * per_seq;
     if (o->kv_bytes_max > 0 && n_block > o->kv_bytes_max / block_bytes) n_block = o->kv_bytes_max / block_bytes;
     if ((double)n_block * (double)block_bytes > 1e15)
-        return sy_fail(err, SY_ENOMEM, "%d sequences of %d tokens need a KV cache of %.0f GB; lower --max-seqs or --ctx-size",
+        return sy_fail(err, SY_ENOMEM,
+                       "%d sequences of %d tokens need a KV cache of %.0f GB; lower --max-seqs or --ctx-size",
                        p->seq_max, p->ctx_len, (double)n_block * (double)block_bytes / 1e9);
     if (n_block < 1 + per_seq)
         return sy_fail(err, SY_ENOMEM,
-                       "--kv-memory: one sequence of %d tokens needs %lld bytes, the limit is %lld; raise it or lower --ctx-size",
+                       "--kv-memory: one sequence of %d tokens needs %lld bytes, the limit is %lld; raise it or "
+                       "lower --ctx-size",
                        p->ctx_len, (long long)((1 + per_seq) * block_bytes), (long long)o->kv_bytes_max);
     if (n_block > INT32_MAX / p->block_len)
-        return sy_fail(err, SY_ENOMEM, "%d sequences of %d tokens are too many; lower --max-seqs or --ctx-size", p->seq_max, p->ctx_len);
+        return sy_fail(err, SY_ENOMEM, "%d sequences of %d tokens are too many; lower --max-seqs or --ctx-size",
+                       p->seq_max, p->ctx_len);
     p->n_block = (int32_t)n_block;
     p->kv_bytes = n_block * block_bytes;
     return SY_OK;
@@ -136,7 +143,8 @@ sy_status engine_tables_new(struct sy_engine *e, struct sy_shape shape, struct s
     e->copy = sy_new_array(env, (size_t)shape.seq, sizeof *e->copy);
     e->out = sy_new_array(env, (size_t)shape.out, sizeof *e->out);
     e->scratch = sy_new(env, sy_sample_scratch_bytes(e->plan.info.n_vocab));
-    if (!e->running || !e->batch_seq || !e->copy || !e->out || !e->scratch) return sy_fail(err, SY_ENOMEM, "no memory for the engine");
+    if (!e->running || !e->batch_seq || !e->copy || !e->out || !e->scratch)
+        return sy_fail(err, SY_ENOMEM, "no memory for the engine");
     return trace_open(e, err);
 }
 
@@ -169,7 +177,8 @@ static sy_status allocate(struct sy_engine *e, struct sy_shape shape, struct sy_
     return SY_OK;
 }
 
-sy_status sy_engine_new(const struct sy_env *env, const struct sy_engine_opt *o, struct sy_engine **out, struct sy_err *err)
+sy_status sy_engine_new(const struct sy_env *env, const struct sy_engine_opt *o, struct sy_engine **out,
+                        struct sy_err *err)
 {
     struct sy_engine *e = sy_new(env, sizeof *e);
     if (!e) return sy_fail(err, SY_ENOMEM, "no memory for the engine");
@@ -189,7 +198,6 @@ sy_status sy_engine_new(const struct sy_env *env, const struct sy_engine_opt *o,
     *out = e;
     return SY_OK;
 }
-
 
 void sy_engine_free(struct sy_engine *e)
 {

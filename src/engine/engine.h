@@ -1,8 +1,8 @@
 /* engine.h - a loaded model that answers requests: continuous batches of token ids in, token ids out.
  *
  * One thread owns an engine and calls everything here but the accessors of immutable parts (tokenizer, template,
- * info), which any thread may use. After sy_engine_new() a step allocates nothing. Text (chat templates, detokenising,
- * stop strings) is the caller's side of the engine: see output.h and chat.h. */
+ * info), which any thread may use. After sy_engine_new() a step allocates nothing. Text (chat templates,
+ * detokenising, stop strings) is the caller's side of the engine: see output.h and chat.h. */
 #pragma once
 #include "backend/backend.h"
 #include "engine/sample.h"
@@ -16,23 +16,23 @@ enum sy_scheduling {
     SY_CONTINUOUS, /* requests join and leave between any two steps */
     SY_STATIC,     /* a batch is filled, runs until its last request ends, then the next: for comparison */
 };
-struct sy_engine_opt {            /* zero everywhere is a sensible default */
-    const char *model;            /* path of a .gguf file or a folder */
-    const char *backend;          /* "cpu" (default), or "name:device" */
+struct sy_engine_opt {   /* zero everywhere is a sensible default */
+    const char *model;   /* path of a .gguf file or a folder */
+    const char *backend; /* "cpu" (default), or "name:device" */
     struct sy_backend_opt backend_opt;
-    int32_t ctx_len;              /* longest sequence in tokens; 0: the model's, at most 8192 */
-    int32_t block_len;            /* positions in a KV block, a power of two; 0: 32 */
-    int32_t seq_max;              /* sequences that run at once; 0: 1 */
-    int32_t batch_tok_max;        /* tokens in a step; 0: 512 */
-    int32_t score_row_max;        /* prompt rows of logits in a step; 0: 64 */
-    int32_t wait_max;             /* requests that wait; 0: 4096 */
-    int64_t kv_bytes_max;         /* hard cap of the KV cache; 0: what seq_max sequences of ctx_len need */
-    int64_t swap_bytes;           /* host memory for blocks of preempted sequences; 0: they are recomputed */
-    double gap_ms_max;            /* bound on the time between two tokens of a running request, kept by shrinking
-                                     prefill chunks; 0: none */
+    int32_t ctx_len;       /* longest sequence in tokens; 0: the model's, at most 8192 */
+    int32_t block_len;     /* positions in a KV block, a power of two; 0: 32 */
+    int32_t seq_max;       /* sequences that run at once; 0: 1 */
+    int32_t batch_tok_max; /* tokens in a step; 0: 512 */
+    int32_t score_row_max; /* prompt rows of logits in a step; 0: 64 */
+    int32_t wait_max;      /* requests that wait; 0: 4096 */
+    int64_t kv_bytes_max;  /* hard cap of the KV cache; 0: what seq_max sequences of ctx_len need */
+    int64_t swap_bytes;    /* host memory for blocks of preempted sequences; 0: they are recomputed */
+    double gap_ms_max;     /* bound on the time between two tokens of a running request, kept by shrinking
+                              prefill chunks; 0: none */
     enum sy_scheduling scheduling;
     bool no_prefix_cache;
-    const char *trace;            /* file that records arrivals and steps; NULL: none */
+    const char *trace; /* file that records arrivals and steps; NULL: none */
     /* Told of each sequence of a step that ran, before the step's events; NULL: not wanted. */
     void (*on_batch)(void *ctx, uint64_t request, int32_t sample, int32_t n_tok);
     void *on_batch_ctx;
@@ -42,12 +42,12 @@ SY_CHECK sy_status sy_engine_new(const struct sy_env *, const struct sy_engine_o
 void sy_engine_free(struct sy_engine *);
 
 /* ---- immutable parts ------------------------------------------------------------------------------------------ */
-struct sy_engine_plan {           /* what was decided; filled before memory is taken */
+struct sy_engine_plan { /* what was decided; filled before memory is taken */
     struct sy_info info;
     const char *arch;
     int32_t ctx_len, block_len, seq_max, batch_tok_max, n_block;
     int64_t kv_bytes;
-    double weight_bytes_step;     /* weights one decode step reads */
+    double weight_bytes_step; /* weights one decode step reads */
     double weight_bytes_held;
     struct sy_device device;
 };
@@ -56,14 +56,15 @@ const struct sy_checkpoint *sy_engine_checkpoint(const struct sy_engine *);
 const struct sy_tokenizer *sy_engine_tokenizer(const struct sy_engine *); /* NULL: the model has none */
 const struct sy_template *sy_engine_template(const struct sy_engine *);   /* NULL: none */
 const struct sy_graph *sy_engine_graph(const struct sy_engine *);
-bool sy_engine_is_end(const struct sy_engine *, int32_t id);              /* an end-of-generation token */
+bool sy_engine_is_end(const struct sy_engine *, int32_t id); /* an end-of-generation token */
 /* Memory bandwidth in bytes/s, measured on first call (about 0.2 s), 0 when the backend cannot. Engine thread. */
 double sy_engine_bandwidth(struct sy_engine *);
 
-/* ---- requests --------------------------------------------------------------------------------------------------- */
+/* ---- requests ---------------------------------------------------------------------------------------------------
+ */
 enum sy_finish {
     SY_RUNNING,
-    SY_FINISH_STOP,      /* an end token or a stop id */
+    SY_FINISH_STOP, /* an end token or a stop id */
     SY_FINISH_LENGTH,
     SY_FINISH_CANCELLED,
     SY_FINISH_DEADLINE,
@@ -71,7 +72,7 @@ enum sy_finish {
 };
 const char *sy_finish_name(enum sy_finish); /* "stop", "length", ... as OpenAI's finish_reason */
 
-struct sy_event {                 /* borrowed for the callback */
+struct sy_event { /* borrowed for the callback */
     uint64_t request;
     int32_t sample;               /* which of the request's n_sample answers */
     int32_t n_cached;             /* prompt tokens that came from the prefix cache */
@@ -81,23 +82,23 @@ struct sy_event {                 /* borrowed for the callback */
     float logprob;                /* of id; 0 unless asked for */
     const struct sy_logprob *top; /* [n_top], most likely first */
     int32_t n_top;
-    const struct sy_err *error;   /* with SY_FINISH_ERROR */
+    const struct sy_err *error; /* with SY_FINISH_ERROR */
 };
-struct sy_request {               /* all borrowed for the call of submit, but for on_* and ctx */
+struct sy_request { /* all borrowed for the call of submit, but for on_* and ctx */
     const int32_t *prompt;
-    int32_t n_prompt;             /* >= 1 */
-    int32_t n_max;                /* tokens to generate; 0 only with on_logits */
+    int32_t n_prompt; /* >= 1 */
+    int32_t n_max;    /* tokens to generate; 0 only with on_logits */
     /* [n_sample] answer i ends after that many tokens as if an end token had come, 1..n_max; NULL: not. For replay:
      * what is set aside for an answer still follows n_max, as it did when its end was not known. */
     const int32_t *n_stop_each;
-    int32_t n_min;                /* end tokens are barred before that many */
-    int32_t n_sample;             /* answers to the one prompt, computed once; 0: 1. Answer i draws with seed + i */
-    int32_t priority;             /* lower runs first; then by arrival */
-    uint64_t deadline_ns;         /* of the engine's clock; what is there by then is the answer; 0: none */
-    uint64_t cache_domain;        /* prefix cache entries are shared within a domain only */
-    bool no_cache_read;           /* computes the whole prompt itself */
+    int32_t n_min;         /* end tokens are barred before that many */
+    int32_t n_sample;      /* answers to the one prompt, computed once; 0: 1. Answer i draws with seed + i */
+    int32_t priority;      /* lower runs first; then by arrival */
+    uint64_t deadline_ns;  /* of the engine's clock; what is there by then is the answer; 0: none */
+    uint64_t cache_domain; /* prefix cache entries are shared within a domain only */
+    bool no_cache_read;    /* computes the whole prompt itself */
     bool ignore_eos;
-    const int32_t *stop_id;       /* further ids that end the request */
+    const int32_t *stop_id; /* further ids that end the request */
     int32_t n_stop_id;
     struct sy_sampling sampling;
     void (*on_event)(void *ctx, const struct sy_event *);
@@ -105,7 +106,7 @@ struct sy_request {               /* all borrowed for the call of submit, but fo
     void (*on_logits)(void *ctx, int32_t pos, const float *logits, int32_t n_vocab);
     /* the same for the normed last hidden state [d_model]: embeddings */
     void (*on_hidden)(void *ctx, int32_t pos, const float *hidden, int32_t d_model);
-    int32_t logits_from;          /* of both */
+    int32_t logits_from; /* of both */
     void *ctx;
 };
 /* Queues it. Refuses (SY_EARG) ids out of range, a prompt that can never fit, parameters out of range; SY_FULL when
@@ -116,21 +117,21 @@ struct sy_prepared;
 SY_CHECK sy_status sy_engine_prepare(const struct sy_engine *, const struct sy_request *, struct sy_prepared **out,
                                      struct sy_err *);
 SY_CHECK sy_status sy_engine_submit_take(struct sy_engine *, struct sy_prepared *, uint64_t *id, struct sy_err *);
-void sy_prepared_free(struct sy_prepared *); /* of one that is not submitted; NULL is fine */
+void sy_prepared_free(struct sy_prepared *);            /* of one that is not submitted; NULL is fine */
 void sy_engine_cancel(struct sy_engine *, uint64_t id); /* an unknown id is fine; its last event says CANCELLED */
 /* Runs one step; false when there was nothing to do. An error here is the backend's and final. */
 SY_CHECK sy_status sy_engine_step(struct sy_engine *, bool *worked, struct sy_err *);
 
-struct sy_engine_stats {          /* since the engine started, but for the gauges */
+struct sy_engine_stats { /* since the engine started, but for the gauges */
     uint64_t n_step, n_prompt_tok, n_gen_tok;
     uint64_t prefill_ns, decode_ns; /* time of steps that held prompt tokens, and of those that did not */
     uint64_t prefill_tok, decode_tok;
     double kv_bytes_read_decode;
     uint64_t n_cache_query_tok, n_cache_hit_tok; /* prompt tokens looked up, and found, in the prefix cache */
     uint64_t n_preempt_recompute, n_preempt_swap;
-    uint64_t gap_ns_max;            /* longest time between two tokens of a running sequence */
+    uint64_t gap_ns_max; /* longest time between two tokens of a running sequence */
     uint64_t step_ns_last;
-    int32_t n_running, n_waiting;   /* gauges, sequences and requests */
+    int32_t n_running, n_waiting;                                /* gauges, sequences and requests */
     int32_t block_free, block_cached, block_leased, block_total; /* free + cached + leased = total */
     int32_t last_batch_tok, last_batch_seq;
 };

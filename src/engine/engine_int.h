@@ -8,37 +8,37 @@
 #include "engine/engine.h"
 
 enum seq_state { SEQ_WAITING, SEQ_RUNNING, SEQ_ENDED };
-struct seq { /* one answer, from submit to its last event; lives in its request's arena */
-    struct seq *next;             /* in the waiting list; of the siblings that wait for the first one's prompt */
+struct seq {          /* one answer, from submit to its last event; lives in its request's arena */
+    struct seq *next; /* in the waiting list; of the siblings that wait for the first one's prompt */
     struct seq_request *of;
     enum seq_state state;
     int32_t sample;
-    int32_t *tok;                 /* prompt and output, room for all */
-    int32_t n_tok, n_end;         /* n_end: length at which it is complete */
-    int32_t n_stop;               /* length at which it ends as if by an end token; INT32_MAX: no such */
-    int32_t n_done;               /* tokens whose keys and values are in the cache */
+    int32_t *tok;         /* prompt and output, room for all */
+    int32_t n_tok, n_end; /* n_end: length at which it is complete */
+    int32_t n_stop;       /* length at which it ends as if by an end token; INT32_MAX: no such */
+    int32_t n_done;       /* tokens whose keys and values are in the cache */
     int32_t *block;
     int32_t n_block;
-    int32_t n_learned;            /* full blocks that were offered to the prefix cache */
-    uint64_t key;                 /* of the last of those */
+    int32_t n_learned; /* full blocks that were offered to the prefix cache */
+    uint64_t key;      /* of the last of those */
     int32_t n_cached;
-    int32_t score_from;           /* first prompt position whose row is still wanted; n_prompt: none */
-    int32_t *swap;                /* host slots of its blocks; n_swap 0: none */
+    int32_t score_from; /* first prompt position whose row is still wanted; n_prompt: none */
+    int32_t *swap;      /* host slots of its blocks; n_swap 0: none */
     int32_t n_swap;
-    uint16_t *count_output;       /* NULL: no penalties */
-    uint64_t n_draw, last_ns;     /* last_ns: when its last token came; 0: none yet */
+    uint16_t *count_output;   /* NULL: no penalties */
+    uint64_t n_draw, last_ns; /* last_ns: when its last token came; 0: none yet */
 };
 struct seq_request {
-    struct sy_arena arena;        /* everything of the request; freed when its last answer ended */
-    uint64_t id, started_ns;      /* started_ns: its first step; 0: waits */
-    int32_t n_prompt, n_open;     /* answers that have not ended */
+    struct sy_arena arena;    /* everything of the request; freed when its last answer ended */
+    uint64_t id, started_ns;  /* started_ns: its first step; 0: waits */
+    int32_t n_prompt, n_open; /* answers that have not ended */
     int32_t n_min, n_stop_id, priority;
     const int32_t *stop_id;
     bool ignore_eos, cancelled, plain, no_cache_read; /* plain: greedy, nothing else asked for */
     uint64_t deadline_ns, domain;
     struct sy_sampling how;
-    uint16_t *count_prompt;       /* NULL: no penalties */
-    struct seq *siblings;         /* answers 1.. until the prompt is done */
+    uint16_t *count_prompt; /* NULL: no penalties */
+    struct seq *siblings;   /* answers 1.. until the prompt is done */
     void (*on_event)(void *, const struct sy_event *);
     void (*on_logits)(void *, int32_t, const float *, int32_t);
     void (*on_hidden)(void *, int32_t, const float *, int32_t);
@@ -49,9 +49,9 @@ struct out_row { /* a row of logits of the step */
     int32_t pos;
     bool sample; /* the next token comes from it */
 };
-struct pace { /* measured step times, in ns: what a prefill chunk may cost */
-    double decode_step;           /* a step without prefill */
-    double prefill_tok;           /* one prompt token more */
+struct pace {           /* measured step times, in ns: what a prefill chunk may cost */
+    double decode_step; /* a step without prefill */
+    double prefill_tok; /* one prompt token more */
 };
 struct sy_engine {
     const struct sy_env *env;
@@ -70,26 +70,26 @@ struct sy_engine {
     int32_t end_id[32], n_end_id;
 
     struct sy_cache cache;
-    unsigned char *swap_mem;      /* n_swap_slot blocks */
+    unsigned char *swap_mem; /* n_swap_slot blocks */
     int64_t block_bytes;
     int32_t *swap_free, n_swap_free, n_swap_slot;
-    int32_t n_wait;               /* sequences */
-    struct seq *wait;             /* by (priority, id) */
-    struct seq **running;         /* [seq_max], by (priority, id) */
+    int32_t n_wait;       /* sequences */
+    struct seq *wait;     /* by (priority, id) */
+    struct seq **running; /* [seq_max], by (priority, id) */
     int32_t n_running;
-    int32_t n_batch_left;         /* static scheduling: waiting ones that belong to the batch that runs */
+    int32_t n_batch_left; /* static scheduling: waiting ones that belong to the batch that runs */
     uint64_t next_id;
 
     struct sy_batch batch;
-    struct seq **batch_seq;       /* [seq_max] whose tokens they are */
-    int32_t n_prefill;            /* prompt tokens in it */
+    struct seq **batch_seq; /* [seq_max] whose tokens they are */
+    int32_t n_prefill;      /* prompt tokens in it */
     bool has_decode;
-    struct sy_copy *copy;         /* owed before the step */
+    struct sy_copy *copy; /* owed before the step */
     int32_t n_copy;
-    struct out_row *out;          /* [shape.out] */
-    void *scratch;                /* of sampling */
+    struct out_row *out; /* [shape.out] */
+    void *scratch;       /* of sampling */
     struct pace pace;
-    uint64_t now;                 /* at the start of the step */
+    uint64_t now; /* at the start of the step */
     struct sy_engine_stats stats;
     FILE *trace;
 };
@@ -99,11 +99,11 @@ SY_CHECK sy_status engine_tables_new(struct sy_engine *, struct sy_shape, struct
 void engine_tables_free(struct sy_engine *);
 
 /* sched.c */
-void sched_wait(struct sy_engine *, struct seq *);     /* into the waiting list, at its place */
+void sched_wait(struct sy_engine *, struct seq *);                           /* into the waiting list, at its place */
 void sched_end(struct sy_engine *, struct seq *, enum sy_finish, bool tell); /* out of wherever it is */
-void sched_drop(struct sy_engine *);                   /* cancelled ones, passed deadlines */
-void sched_fill(struct sy_engine *);                   /* decides the step and writes the batch */
-void sched_fork(struct sy_engine *, struct seq *);     /* its prompt is done: the siblings start from it */
+void sched_drop(struct sy_engine *);                                         /* cancelled ones, passed deadlines */
+void sched_fill(struct sy_engine *);               /* decides the step and writes the batch */
+void sched_fork(struct sy_engine *, struct seq *); /* its prompt is done: the siblings start from it */
 void sched_measure(struct sy_engine *, uint64_t step_ns);
 /* trace.c */
 SY_CHECK sy_status trace_open(struct sy_engine *, struct sy_err *);

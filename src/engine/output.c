@@ -2,8 +2,9 @@
 
 #include <string.h>
 
-sy_status sy_output_init(struct sy_output *o, const struct sy_env *env, const struct sy_tokenizer *tok, bool skip_special,
-                         const char *const *stop, const size_t *stop_len, int n_stop, struct sy_err *err)
+sy_status sy_output_init(struct sy_output *o, const struct sy_env *env, const struct sy_tokenizer *tok,
+                         bool skip_special, const char *const *stop, const size_t *stop_len, int n_stop,
+                         struct sy_err *err)
 {
     *o = (struct sy_output){.n_stop = n_stop, .which = -1};
     if (n_stop > SY_STOP_MAX) return sy_fail(err, SY_EARG, "stop: at most %d strings, found %d", SY_STOP_MAX, n_stop);

@@ -32,17 +32,15 @@ sy_status sy_sampling_check(const struct sy_sampling *s, int32_t n_vocab, struct
                            range[i].v);
     for (int32_t i = 0; i < s->n_bias; i++) {
         if (s->bias[i].id < 0 || s->bias[i].id >= n_vocab)
-            return sy_fail(err, SY_EARG, "logit_bias: token %d is outside the vocabulary of %d", s->bias[i].id, n_vocab);
+            return sy_fail(err, SY_EARG, "logit_bias: token %d is outside the vocabulary of %d", s->bias[i].id,
+                           n_vocab);
         if (!(s->bias[i].bias >= -100 && s->bias[i].bias <= 100))
             return sy_fail(err, SY_EARG, "logit_bias: expected -100 to 100, found %g", (double)s->bias[i].bias);
     }
     return SY_OK;
 }
 
-size_t sy_sample_scratch_bytes(int32_t n_vocab)
-{
-    return (size_t)n_vocab * (sizeof(float) + sizeof(struct cand));
-}
+size_t sy_sample_scratch_bytes(int32_t n_vocab) { return (size_t)n_vocab * (sizeof(float) + sizeof(struct cand)); }
 
 /* a before b: more likely, or as likely with the lower id. NaN counts as least likely. */
 static bool before(const struct cand *a, const struct cand *b)
@@ -124,7 +122,8 @@ static int32_t typical(struct cand *c, int32_t n, float p)
     for (int32_t i = 0; i < n; i++)
         if (c[i].p > 0) entropy -= (double)c[i].p * log((double)c[i].p);
     /* Order by distance, through the logit field; the surprise is -log p. */
-    for (int32_t i = 0; i < n; i++) c[i].logit = c[i].p > 0 ? (float)-fabs(-log((double)c[i].p) - entropy) : -INFINITY;
+    for (int32_t i = 0; i < n; i++)
+        c[i].logit = c[i].p > 0 ? (float)-fabs(-log((double)c[i].p) - entropy) : -INFINITY;
     top_k(c, n, n);
     int32_t keep = 0;
     while (keep < n && (keep == 0 || mass < (double)p)) mass += (double)c[keep++].p;
@@ -154,8 +153,9 @@ static int32_t split(struct cand *c, int32_t lo, int32_t hi)
     return at;
 }
 
-/* The fewest candidates, most likely first, that hold `share` of the mass: moved to the front, their number returned. A
- * quickselect by mass, so the order within them is of no use to anybody. Rounds are bounded: what is left is sorted. */
+/* The fewest candidates, most likely first, that hold `share` of the mass: moved to the front, their number returned.
+ * A quickselect by mass, so the order within them is of no use to anybody. Rounds are bounded: what is left is
+ * sorted. */
 static int32_t nucleus(struct cand *c, int32_t n, double share)
 {
     double want = 0, mass = 0;

@@ -11,18 +11,18 @@ struct sy_bias {
     int32_t id;
     float bias;
 };
-struct sy_sampling {       /* zeroed means greedy, nothing else applied */
-    float temperature;     /* 0: greedy */
-    int32_t top_k;         /* 0: off */
-    float top_p;           /* 0 or 1: off */
-    float min_p;           /* 0: off */
-    float typical_p;       /* 0 or 1: off */
-    float repeat_penalty;  /* 0 or 1: off; over prompt and output */
+struct sy_sampling {                           /* zeroed means greedy, nothing else applied */
+    float temperature;                         /* 0: greedy */
+    int32_t top_k;                             /* 0: off */
+    float top_p;                               /* 0 or 1: off */
+    float min_p;                               /* 0: off */
+    float typical_p;                           /* 0 or 1: off */
+    float repeat_penalty;                      /* 0 or 1: off; over prompt and output */
     float presence_penalty, frequency_penalty; /* over the output */
     uint64_t seed;
     const struct sy_bias *bias;
     int32_t n_bias;
-    int32_t n_logprob;     /* -1: none; 0..20: log probability of the token, and of that many most likely ones */
+    int32_t n_logprob; /* -1: none; 0..20: log probability of the token, and of that many most likely ones */
 };
 struct sy_logprob {
     int32_t id;
@@ -34,18 +34,18 @@ enum { SY_LOGPROB_MAX = 20 };
 SY_CHECK sy_status sy_sampling_check(const struct sy_sampling *, int32_t n_vocab, struct sy_err *);
 
 struct sy_sample_in {
-    const float *logits;          /* [n_vocab], unchanged */
+    const float *logits; /* [n_vocab], unchanged */
     int32_t n_vocab;
     const struct sy_sampling *how;
     const uint16_t *count_prompt; /* [n_vocab] times each id stands in the prompt, saturating; NULL: penalties off */
     const uint16_t *count_output; /* [n_vocab] the same for the output so far */
     const int32_t *barred;        /* ids that must not come (end tokens before n_min) */
     int32_t n_barred;
-    uint64_t draw;                /* which draw of this request: 0, 1, ... */
+    uint64_t draw; /* which draw of this request: 0, 1, ... */
 };
 struct sy_sample_out {
     int32_t id;
-    float logprob;                /* natural log, of the distribution before temperature and truncation */
+    float logprob; /* natural log, of the distribution before temperature and truncation */
     struct sy_logprob top[SY_LOGPROB_MAX];
     int32_t n_top;
 };

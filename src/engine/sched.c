@@ -1,7 +1,7 @@
 /* sched.c - who computes what in the next step.
  *
- * A step is {sequence: n_tokens} within one budget of tokens, without phases. Running sequences that have one token to
- * compute come first, then those with more (prompts, in chunks), then waiting ones are admitted, by priority and
+ * A step is {sequence: n_tokens} within one budget of tokens, without phases. Running sequences that have one token
+ * to compute come first, then those with more (prompts, in chunks), then waiting ones are admitted, by priority and
  * arrival. A chunk is shrunk so that the step, by measured times, keeps the bound on the gap between two tokens of a
  * running sequence. When blocks run out the youngest running sequence gives its blocks back and waits: its tokens are
  * recomputed later, or its blocks are kept in host memory, whichever is cheaper. The oldest is never the victim of a
@@ -64,7 +64,7 @@ static void give_swap(struct sy_engine *e, struct seq *s)
     while (s->n_swap > 0) e->swap_free[e->n_swap_free++] = s->swap[--s->n_swap];
 }
 
-/* ---- ending ------------------------------------------------------------------------------------------------------------ */
+/* ---- ending -------------------------------------------------------------------------------------------------- */
 
 static void close_answer(struct sy_engine *e, struct seq *s, enum sy_finish why, bool tell)
 {
@@ -72,7 +72,11 @@ static void close_answer(struct sy_engine *e, struct seq *s, enum sy_finish why,
     s->state = SEQ_ENDED;
     trace_end(e, s, why);
     if (tell && q->on_event)
-        q->on_event(q->ctx, &(struct sy_event){.request = q->id, .sample = s->sample, .n_cached = s->n_cached, .id = -1, .finish = why,
+        q->on_event(q->ctx, &(struct sy_event){.request = q->id,
+                                               .sample = s->sample,
+                                               .n_cached = s->n_cached,
+                                               .id = -1,
+                                               .finish = why,
                                                .started_ns = q->started_ns});
     if (--q->n_open > 0) return;
     struct sy_arena a = q->arena; /* q and s live in it */
@@ -110,7 +114,7 @@ void sched_drop(struct sy_engine *e)
     }
 }
 
-/* ---- preemption ----------------------------------------------------------------------------------------------------------- */
+/* ---- preemption ---------------------------------------------------------------------------------------------- */
 
 static bool swap_is_cheaper(const struct sy_engine *e, const struct seq *s)
 {
@@ -174,7 +178,7 @@ static bool own_block(struct sy_engine *e, struct seq *s, int32_t i)
     return true;
 }
 
-/* ---- admission ---------------------------------------------------------------------------------------------------------------- */
+/* ---- admission ----------------------------------------------------------------------------------------------- */
 
 static bool restore(struct sy_engine *e, struct seq *s)
 {
@@ -182,7 +186,8 @@ static bool restore(struct sy_engine *e, struct seq *s)
     int32_t want = (s->n_tok + e->plan.block_len - 1) / e->plan.block_len;
     if (sy_cache_lease(&e->cache, want, s->block)) return false;
     s->n_block = want;
-    for (int32_t i = 0; i < n; i++) e->ops->restore_block(e->backend, e->kv, s->block[i], e->swap_mem + s->swap[i] * e->block_bytes);
+    for (int32_t i = 0; i < n; i++)
+        e->ops->restore_block(e->backend, e->kv, s->block[i], e->swap_mem + s->swap[i] * e->block_bytes);
     give_swap(e, s);
     /* Its blocks are offered to the prefix cache again as if they had just been computed. */
     s->key = sy_cache_root(s->of->domain);
@@ -214,8 +219,7 @@ static bool admit_one(struct sy_engine *e, struct seq *s)
         bool first = s->n_tok == s->of->n_prompt && s->last_ns == 0;
         adopt(e, s);
         int32_t rest = want - s->n_block;
-        if (rest + spare > sy_cache_available(&e->cache) ||
-            sy_cache_lease(&e->cache, rest, &s->block[s->n_block])) {
+        if (rest + spare > sy_cache_available(&e->cache) || sy_cache_lease(&e->cache, rest, &s->block[s->n_block])) {
             give_blocks(e, s);
             return false;
         }
@@ -231,7 +235,7 @@ static bool admit_one(struct sy_engine *e, struct seq *s)
     return true;
 }
 
-/* ---- the step ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- the step ------------------------------------------------------------------------------------------------ */
 
 static bool wants_row(const struct seq *s, int32_t pos)
 {
@@ -363,10 +367,7 @@ void sched_fork(struct sy_engine *e, struct seq *s)
 }
 
 /* Fast to believe that steps are slow, slow to believe that they are fast: the bound is a promise. */
-static double follow(double old, double now)
-{
-    return now > old ? 0.5 * old + 0.5 * now : 0.9 * old + 0.1 * now;
-}
+static double follow(double old, double now) { return now > old ? 0.5 * old + 0.5 * now : 0.9 * old + 0.1 * now; }
 
 void sched_measure(struct sy_engine *e, uint64_t step_ns)
 {

@@ -13,7 +13,8 @@ static bool ends(const struct sy_engine *e, const struct seq *s, int32_t id)
     return !q->ignore_eos && sy_engine_is_end(e, id);
 }
 
-static void choose(struct sy_engine *e, struct seq *s, const struct sy_result *r, int32_t row, struct sy_sample_out *o)
+static void choose(struct sy_engine *e, struct seq *s, const struct sy_result *r, int32_t row,
+                   struct sy_sample_out *o)
 {
     const struct seq_request *q = s->of;
     *o = (struct sy_sample_out){.id = r->token[row]};
@@ -45,8 +46,14 @@ static void take_token(struct sy_engine *e, struct seq *s, const struct sy_resul
     s->last_ns = now;
     enum sy_finish f = ends(e, s, o.id) ? SY_FINISH_STOP : s->n_tok == s->n_end ? SY_FINISH_LENGTH : SY_RUNNING;
     if (q->on_event)
-        q->on_event(q->ctx, &(struct sy_event){.request = q->id, .sample = s->sample, .n_cached = s->n_cached, .id = o.id,
-                                               .finish = f, .logprob = o.logprob, .top = o.top, .n_top = o.n_top,
+        q->on_event(q->ctx, &(struct sy_event){.request = q->id,
+                                               .sample = s->sample,
+                                               .n_cached = s->n_cached,
+                                               .id = o.id,
+                                               .finish = f,
+                                               .logprob = o.logprob,
+                                               .top = o.top,
+                                               .n_top = o.n_top,
                                                .started_ns = q->started_ns});
     if (f != SY_RUNNING) sched_end(e, s, f, false);
 }

@@ -17,16 +17,21 @@ static sy_status check_request(const struct sy_engine *e, const struct sy_reques
         return sy_fail(err, SY_EARG, "n: expected 1 to %d, found %d", r->n_max == 0 ? 1 : 128, n_sample);
     for (int32_t i = 0; r->n_stop_each && i < n_sample; i++)
         if (r->n_stop_each[i] < 1 || r->n_stop_each[i] > r->n_max)
-            return sy_fail(err, SY_EARG, "end of answer %d: expected 1 to %d, found %d", i, r->n_max, r->n_stop_each[i]);
+            return sy_fail(err, SY_EARG, "end of answer %d: expected 1 to %d, found %d", i, r->n_max,
+                           r->n_stop_each[i]);
     for (int32_t i = 0; i < r->n_prompt; i++)
         if (r->prompt[i] < 0 || r->prompt[i] >= n_vocab)
-            return sy_fail(err, SY_EARG, "prompt: token %d at position %d is outside the vocabulary of %d", r->prompt[i], i, n_vocab);
+            return sy_fail(err, SY_EARG, "prompt: token %d at position %d is outside the vocabulary of %d",
+                           r->prompt[i], i, n_vocab);
     for (int32_t i = 0; i < r->n_stop_id; i++)
         if (r->stop_id[i] < 0 || r->stop_id[i] >= n_vocab)
-            return sy_fail(err, SY_EARG, "stop_token_ids: %d is outside the vocabulary of %d", r->stop_id[i], n_vocab);
+            return sy_fail(err, SY_EARG, "stop_token_ids: %d is outside the vocabulary of %d", r->stop_id[i],
+                           n_vocab);
     int32_t n_end = r->n_max > ctx - r->n_prompt ? ctx : r->n_prompt + r->n_max, len = e->plan.block_len;
     if ((n_end + len - 1) / len > e->plan.n_block - 1)
-        return sy_fail(err, SY_EARG, "prompt and answer of %d tokens can never fit the KV cache of %lld tokens; ask for fewer or raise --kv-memory",
+        return sy_fail(err, SY_EARG,
+                       "prompt and answer of %d tokens can never fit the KV cache of %lld tokens; ask for fewer or "
+                       "raise --kv-memory",
                        n_end, (long long)(e->plan.n_block - 1) * len);
     return sy_sampling_check(&r->sampling, n_vocab, err);
 }
@@ -43,7 +48,8 @@ static void *copied(struct sy_arena *a, const void *from, int32_t n, size_t size
     return to;
 }
 
-static struct seq *new_seq(const struct sy_engine *e, struct sy_arena *a, struct seq_request *q, const struct sy_request *r, int32_t sample)
+static struct seq *new_seq(const struct sy_engine *e, struct sy_arena *a, struct seq_request *q,
+                           const struct sy_request *r, int32_t sample)
 {
     int32_t ctx = e->plan.ctx_len, len = e->plan.block_len;
     int32_t n_end = r->n_max > ctx - r->n_prompt ? ctx : r->n_prompt + r->n_max, n_block = (n_end + len - 1) / len;
@@ -55,8 +61,10 @@ static struct seq *new_seq(const struct sy_engine *e, struct sy_arena *a, struct
     s->tok = sy_arena_array(a, (size_t)n_end, sizeof *s->tok);
     s->block = sy_arena_array(a, (size_t)n_block, sizeof *s->block);
     if (e->n_swap_slot) s->swap = sy_arena_array(a, (size_t)n_block, sizeof *s->swap);
-    if (penalised(&r->sampling)) s->count_output = sy_arena_array(a, (size_t)e->plan.info.n_vocab, sizeof *s->count_output);
-    if (!s->tok || !s->block || (e->n_swap_slot && !s->swap) || (penalised(&r->sampling) && !s->count_output)) return NULL;
+    if (penalised(&r->sampling))
+        s->count_output = sy_arena_array(a, (size_t)e->plan.info.n_vocab, sizeof *s->count_output);
+    if (!s->tok || !s->block || (e->n_swap_slot && !s->swap) || (penalised(&r->sampling) && !s->count_output))
+        return NULL;
     memcpy(s->tok, r->prompt, (size_t)r->n_prompt * sizeof *s->tok);
     return s;
 }
@@ -89,7 +97,8 @@ static struct seq *new_request(const struct sy_engine *e, struct sy_arena *a, co
     if (penalised(&q->how)) {
         q->count_prompt = sy_arena_array(a, (size_t)e->plan.info.n_vocab, sizeof *q->count_prompt);
         if (!q->count_prompt) return NULL;
-        for (int32_t i = 0; i < r->n_prompt; i++) q->count_prompt[r->prompt[i]] += q->count_prompt[r->prompt[i]] < UINT16_MAX;
+        for (int32_t i = 0; i < r->n_prompt; i++)
+            q->count_prompt[r->prompt[i]] += q->count_prompt[r->prompt[i]] < UINT16_MAX;
     }
     struct seq *first = NULL;
     for (int32_t i = n_sample - 1; i >= 0; i--) {
@@ -101,7 +110,8 @@ static struct seq *new_request(const struct sy_engine *e, struct sy_arena *a, co
     return first;
 }
 
-sy_status sy_engine_prepare(const struct sy_engine *e, const struct sy_request *r, struct sy_prepared **out, struct sy_err *err)
+sy_status sy_engine_prepare(const struct sy_engine *e, const struct sy_request *r, struct sy_prepared **out,
+                            struct sy_err *err)
 {
     sy_status st = check_request(e, r, err);
     if (st) return st;

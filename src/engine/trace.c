@@ -9,8 +9,9 @@
  *   {"end":id,"sample":i,"n_tok":length,"reason":"stop"}
  *
  * The first line is what the engine was opened with, as decided. Lines stand in the order in which things happened: a
- * request that ends "cancelled" or "deadline" left before the step that follows. domain and seed are 64 bits printed as
- * signed numbers, which is what JSON readers take; times are the engine's clock. Written by the engine thread through stdio's buffer. */
+ * request that ends "cancelled" or "deadline" left before the step that follows. domain and seed are 64 bits printed
+ * as signed numbers, which is what JSON readers take; times are the engine's clock. Written by the engine thread
+ * through stdio's buffer. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -35,12 +36,14 @@ sy_status trace_open(struct sy_engine *e, struct sy_err *err)
     if (!e->trace) return sy_fail(err, SY_EIO, "--trace: cannot write '%s': %s", o->trace, strerror(errno));
     fputs("{\"trace\":1,\"model\":", e->trace);
     put_text(e->trace, o->model ? o->model : "");
-    fprintf(e->trace,
-            ",\"ctx_len\":%d,\"block_len\":%d,\"seq_max\":%d,\"batch_tok_max\":%d,\"score_row_max\":%d,\"wait_max\":%d,"
-            "\"kv_bytes_max\":%" PRId64 ",\"swap_bytes\":%" PRId64 ",\"gap_ms_max\":%.17g,\"static\":%s,\"prefix_cache\":%s}\n",
-            p->ctx_len, p->block_len, p->seq_max, p->batch_tok_max, o->score_row_max, o->wait_max, o->kv_bytes_max,
-            o->swap_bytes, o->gap_ms_max, o->scheduling == SY_STATIC ? "true" : "false",
-            o->no_prefix_cache ? "false" : "true");
+    fprintf(
+        e->trace,
+        ",\"ctx_len\":%d,\"block_len\":%d,\"seq_max\":%d,\"batch_tok_max\":%d,\"score_row_max\":%d,\"wait_max\":%d,"
+        "\"kv_bytes_max\":%" PRId64 ",\"swap_bytes\":%" PRId64
+        ",\"gap_ms_max\":%.17g,\"static\":%s,\"prefix_cache\":%s}\n",
+        p->ctx_len, p->block_len, p->seq_max, p->batch_tok_max, o->score_row_max, o->wait_max, o->kv_bytes_max,
+        o->swap_bytes, o->gap_ms_max, o->scheduling == SY_STATIC ? "true" : "false",
+        o->no_prefix_cache ? "false" : "true");
     return SY_OK;
 }
 
@@ -48,10 +51,12 @@ static void put_sampling(FILE *f, const struct sy_sampling *s)
 {
     fprintf(f,
             ",\"sampling\":{\"temperature\":%.9g,\"top_k\":%d,\"top_p\":%.9g,\"min_p\":%.9g,\"typical_p\":%.9g,"
-            "\"repeat_penalty\":%.9g,\"presence_penalty\":%.9g,\"frequency_penalty\":%.9g,\"seed\":%" PRId64 ",\"bias\":[",
+            "\"repeat_penalty\":%.9g,\"presence_penalty\":%.9g,\"frequency_penalty\":%.9g,\"seed\":%" PRId64
+            ",\"bias\":[",
             (double)s->temperature, s->top_k, (double)s->top_p, (double)s->min_p, (double)s->typical_p,
             (double)s->repeat_penalty, (double)s->presence_penalty, (double)s->frequency_penalty, (int64_t)s->seed);
-    for (int32_t i = 0; i < s->n_bias; i++) fprintf(f, "%s[%d,%.9g]", i ? "," : "", s->bias[i].id, (double)s->bias[i].bias);
+    for (int32_t i = 0; i < s->n_bias; i++)
+        fprintf(f, "%s[%d,%.9g]", i ? "," : "", s->bias[i].id, (double)s->bias[i].bias);
     fputs("]}", f);
 }
 
@@ -61,7 +66,8 @@ void trace_arrive(struct sy_engine *e, const struct seq_request *q, const struct
     int32_t n_sample = 1;
     for (const struct seq *x = q->siblings; x; x = x->next) n_sample++;
     fprintf(e->trace,
-            "{\"arrive\":%" PRIu64 ",\"t\":%" PRIu64 ",\"n_max\":%d,\"n_sample\":%d,\"priority\":%d,\"domain\":%" PRId64,
+            "{\"arrive\":%" PRIu64 ",\"t\":%" PRIu64
+            ",\"n_max\":%d,\"n_sample\":%d,\"priority\":%d,\"domain\":%" PRId64,
             q->id, sy_now_ns(e->env), s->n_end - q->n_prompt, n_sample, q->priority, (int64_t)q->domain);
     if (scored) fprintf(e->trace, ",\"rows_from\":%d", s->score_from);
     if (q->no_cache_read) fputs(",\"no_cache_read\":true", e->trace);
@@ -76,9 +82,11 @@ void trace_step(struct sy_engine *e, uint64_t end_ns)
 {
     const int32_t *start = e->batch.field[SY_START];
     for (int32_t i = 0; e->opt.on_batch && i < e->batch.n_seq; i++)
-        e->opt.on_batch(e->opt.on_batch_ctx, e->batch_seq[i]->of->id, e->batch_seq[i]->sample, start[i + 1] - start[i]);
+        e->opt.on_batch(e->opt.on_batch_ctx, e->batch_seq[i]->of->id, e->batch_seq[i]->sample,
+                        start[i + 1] - start[i]);
     if (!e->trace) return;
-    fprintf(e->trace, "{\"step\":%" PRIu64 ",\"t\":%" PRIu64 ",\"end\":%" PRIu64 ",\"seq\":[", e->stats.n_step, e->now, end_ns);
+    fprintf(e->trace, "{\"step\":%" PRIu64 ",\"t\":%" PRIu64 ",\"end\":%" PRIu64 ",\"seq\":[", e->stats.n_step,
+            e->now, end_ns);
     for (int32_t i = 0; i < e->batch.n_seq; i++)
         fprintf(e->trace, "%s[%" PRIu64 ",%d,%d]", i ? "," : "", e->batch_seq[i]->of->id, e->batch_seq[i]->sample,
                 start[i + 1] - start[i]);
@@ -88,6 +96,6 @@ void trace_step(struct sy_engine *e, uint64_t end_ns)
 void trace_end(struct sy_engine *e, const struct seq *s, enum sy_finish why)
 {
     if (!e->trace) return;
-    fprintf(e->trace, "{\"end\":%" PRIu64 ",\"sample\":%d,\"n_tok\":%d,\"reason\":\"%s\"}\n", s->of->id, s->sample, s->n_tok,
-            sy_finish_name(why));
+    fprintf(e->trace, "{\"end\":%" PRIu64 ",\"sample\":%d,\"n_tok\":%d,\"reason\":\"%s\"}\n", s->of->id, s->sample,
+            s->n_tok, sy_finish_name(why));
 }

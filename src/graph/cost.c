@@ -45,7 +45,8 @@ struct sy_cost sy_node_cost(const struct sy_graph *g, uint32_t id, const struct 
     case SY_OP_MUL: return (struct sy_cost){.flops = elems, .b_act = 3 * f32 * elems};
     case SY_OP_SCALE: return (struct sy_cost){.flops = elems, .b_act = 2 * f32 * elems};
     case SY_OP_ROWS: return (struct sy_cost){.b_act = 2 * f32 * elems};
-    case SY_OP_SAMPLE: return (struct sy_cost){.flops = rows * (double)in0->dim[1], .b_act = f32 * rows * (double)in0->dim[1]};
+    case SY_OP_SAMPLE:
+        return (struct sy_cost){.flops = rows * (double)in0->dim[1], .b_act = f32 * rows * (double)in0->dim[1]};
     case SY_OP_COUNT: break;
     }
     return (struct sy_cost){0};

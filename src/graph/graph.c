@@ -79,10 +79,7 @@ static struct sy_node *push(struct sy_graph *g, enum sy_op op, int64_t rows, int
     return n;
 }
 
-static sy_val last(const struct sy_graph *g, const struct sy_node *n)
-{
-    return n ? (sy_val){g->n - 1} : SY_NONE;
-}
+static sy_val last(const struct sy_graph *g, const struct sy_node *n) { return n ? (sy_val){g->n - 1} : SY_NONE; }
 
 /* The operand, or NULL (and an error) when it is missing. */
 static const struct sy_node *use(struct sy_graph *g, sy_val v, const char *op)
@@ -251,7 +248,8 @@ sy_val sy_rope(struct sy_graph *g, sy_val x, struct sy_rope_dim d)
     const struct sy_node *a = use(g, x, "ROPE");
     if (!a) return SY_NONE;
     if (d.d_head <= 0 || a->dim[1] % d.d_head || d.d_rot > d.d_head || d.d_rot % 2) {
-        sy_graph_refuse(g, SY_ESHAPE, "ROPE of %d of %d dims on %lld columns", d.d_rot, d.d_head, (long long)a->dim[1]);
+        sy_graph_refuse(g, SY_ESHAPE, "ROPE of %d of %d dims on %lld columns", d.d_rot, d.d_head,
+                        (long long)a->dim[1]);
         return SY_NONE;
     }
     return unary(g, SY_OP_ROPE, x, (union sy_attr){.rope = d});

@@ -37,11 +37,11 @@ enum sy_op {
 #define X(name, doc) SY_OP_##name,
     SY_OPS(X)
 #undef X
-    SY_OP_COUNT
+        SY_OP_COUNT
 };
 const char *sy_op_name(enum sy_op);
 
-enum sy_dtype { SY_F32, SY_BF16, SY_I32 };                      /* compute types; storage formats stay in quant/ */
+enum sy_dtype { SY_F32, SY_BF16, SY_I32 };                     /* compute types; storage formats stay in quant/ */
 enum sy_split { SY_WHOLE, SY_BY_OUT, SY_BY_IN, SY_BY_EXPERT }; /* how ranks share a weight */
 enum sy_fn { SY_SILU, SY_GELU, SY_GELU_TANH, SY_SIGMOID };
 
@@ -100,8 +100,8 @@ struct sy_cost {
 };
 struct sy_load { /* what a step holds; weight_bytes: of one element, by node (NULL: 2 each) */
     double tok, out;
-    double keys;          /* sum over tokens of the keys each sees (no window) */
-    double ctx;           /* sum over sequences of the context length: keys that must be read */
+    double keys; /* sum over tokens of the keys each sees (no window) */
+    double ctx;  /* sum over sequences of the context length: keys that must be read */
     double kv_elem_bytes;
     double (*weight_bytes)(void *ctx, const struct sy_node *);
     void *weight_ctx;

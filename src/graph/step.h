@@ -23,26 +23,26 @@ enum sy_field {
 #define X(name, doc) SY_##name,
     SY_FIELDS(X)
 #undef X
-    SY_FIELD_COUNT
+        SY_FIELD_COUNT
 };
 
 struct sy_batch {
-    struct sy_shape shape;           /* the bucket: each array has exactly this padded length */
-    int32_t n_tok, n_seq, n_out;     /* live part; padding points at block 0 and slot 0, which are never leased */
-    int32_t *mem;                    /* the block; its owner's, reused every step */
+    struct sy_shape shape;       /* the bucket: each array has exactly this padded length */
+    int32_t n_tok, n_seq, n_out; /* live part; padding points at block 0 and slot 0, which are never leased */
+    int32_t *mem;                /* the block; its owner's, reused every step */
     size_t n_mem;
-    int32_t *field[SY_FIELD_COUNT];  /* views into mem */
+    int32_t *field[SY_FIELD_COUNT]; /* views into mem */
 };
 int64_t sy_field_len(enum sy_field, struct sy_shape);
 const char *sy_field_name(enum sy_field);
 SY_CHECK sy_status sy_batch_new(const struct sy_env *, struct sy_shape, struct sy_batch *, struct sy_err *);
 void sy_batch_release(const struct sy_env *, struct sy_batch *);
 
-struct sy_result {                   /* borrowed until the next forward() */
-    const int32_t *token;            /* [n] argmax of each row of logits (lowest id wins a tie) */
-    const float *logits;             /* [n, n_vocab], rows ld apart */
+struct sy_result {        /* borrowed until the next forward() */
+    const int32_t *token; /* [n] argmax of each row of logits (lowest id wins a tie) */
+    const float *logits;  /* [n, n_vocab], rows ld apart */
     int64_t ld;
-    const float *hidden;             /* [n, d_model] what the last product read, rows ld_hidden apart */
+    const float *hidden; /* [n, d_model] what the last product read, rows ld_hidden apart */
     int64_t ld_hidden;
     int32_t n, n_vocab, d_model;
 };
@@ -51,6 +51,6 @@ struct sy_result {                   /* borrowed until the next forward() */
 enum sy_state_kind { SY_BLOCKS, SY_SLOTS };
 struct sy_state_spec {
     enum sy_state_kind kind;
-    int32_t layer, window;           /* window 0: everything is kept */
-    int64_t elems;                   /* per token (BLOCKS) or per sequence (SLOTS) */
+    int32_t layer, window; /* window 0: everything is kept */
+    int64_t elems;         /* per token (BLOCKS) or per sequence (SLOTS) */
 };

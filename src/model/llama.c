@@ -29,9 +29,11 @@ static sy_val build(struct sy_graph *g, const void *hp)
         .rope = &m->rope, .scale = 1 / sqrtf((float)d->d_head), .bias = m->bias, .bias_out = m->bias};
     sy_val x = sy_build_embed(g, d);
     for (int l = 0; l < d->n_layer; l++) {
-        sy_val n = sy_norm(g, x, sy_norm_weight(g, "model.layers.%d.input_layernorm.weight", l, d->d_model, false), d->eps);
+        sy_val n =
+            sy_norm(g, x, sy_norm_weight(g, "model.layers.%d.input_layernorm.weight", l, d->d_model, false), d->eps);
         x = sy_add(g, sy_build_attention(g, d, l, n, &o), x);
-        n = sy_norm(g, x, sy_norm_weight(g, "model.layers.%d.post_attention_layernorm.weight", l, d->d_model, false), d->eps);
+        n = sy_norm(g, x, sy_norm_weight(g, "model.layers.%d.post_attention_layernorm.weight", l, d->d_model, false),
+                    d->eps);
         x = sy_add(g, sy_build_mlp(g, d, l, n, m->fn, m->mlp_bias), x);
     }
     return sy_build_head(g, d, x, false, 0);

@@ -16,8 +16,9 @@ sy_status sy_model_open(const struct sy_env *env, const struct sy_json *config, 
         for (const char *const *c = sy_archs[i]->claims; *c; c++)
             if (!strcmp(*c, name)) m->arch = sy_archs[i];
     if (!m->arch)
-        return sy_fail(err, SY_ENOSUP, "%s: architecture '%s' is not supported; 'systole help models' lists those that are",
-                       where, name);
+        return sy_fail(err, SY_ENOSUP,
+                       "%s: architecture '%s' is not supported; 'systole help models' lists those that are", where,
+                       name);
     struct sy_jread r = {.obj = config, .where = where, .err = err};
     sy_status st = m->arch->open(&m->arena, &r, &m->info, &m->hp);
     if (!st) st = r.st;
@@ -156,7 +157,8 @@ static void open_factors(struct sy_jread *s, float *freq, int32_t d_rot)
         sy_jread_refuse(s, SY_EFORMAT, "rope factors: expected %d, found %zu", d_rot / 2, sy_json_len(list));
     for (int i = 0; i < d_rot / 2 && !s->st; i++) {
         double f = sy_json_number(sy_json_at(list, (size_t)i), 0);
-        if (!(f > 1e-6 && f < 1e9)) sy_jread_refuse(s, SY_EFORMAT, "rope factor %d is %g, expected a positive number", i, f);
+        if (!(f > 1e-6 && f < 1e9))
+            sy_jread_refuse(s, SY_EFORMAT, "rope factor %d is %g, expected a positive number", i, f);
         else freq[i] = (float)(freq[i] / f);
     }
 }
@@ -165,7 +167,8 @@ sy_status sy_rope_plain(struct sy_arena *a, struct sy_jread *r, int32_t d_head, 
 {
     int32_t d_rot = (int32_t)(d_head * sy_jread_num_or(r, "partial_rotary_factor", 1, 0, 1));
     d_rot = (int32_t)sy_jread_int_or(r, "rotary_dim", d_rot, 2, d_head);
-    if (d_rot < 2 || d_rot % 2) return sy_jread_refuse(r, SY_EFORMAT, "rope over %d of %d dims: expected an even number", d_rot, d_head);
+    if (d_rot < 2 || d_rot % 2)
+        return sy_jread_refuse(r, SY_EFORMAT, "rope over %d of %d dims: expected an even number", d_rot, d_head);
     float *freq = sy_arena_array(a, (size_t)d_rot / 2, sizeof *freq);
     if (!freq) return sy_jread_refuse(r, SY_ENOMEM, "no memory for rope");
     /* As torch computes it: the exponent in float32, the power in float32. */
@@ -205,9 +208,11 @@ sy_status sy_rope_open(struct sy_arena *a, struct sy_jread *r, int32_t d_head, s
     return r->st = s.st;
 }
 
-/* ---- blocks that most decoders share ---------------------------------------------------------------------------- */
+/* ---- blocks that most decoders share ----------------------------------------------------------------------------
+ */
 
-sy_val sy_build_attention(struct sy_graph *g, const struct sy_decoder *d, int l, sy_val x, const struct sy_block_opt *o)
+sy_val sy_build_attention(struct sy_graph *g, const struct sy_decoder *d, int l, sy_val x,
+                          const struct sy_block_opt *o)
 {
     int32_t q_dim = d->n_head * d->d_head, kv_dim = d->n_kv * d->d_head, all = q_dim + 2 * kv_dim;
     sy_val w = sy_weight(g, SY_BY_OUT, "model.layers.%d.self_attn.{q,k,v}_proj.weight", l, all, d->d_model);
@@ -216,26 +221,39 @@ sy_val sy_build_attention(struct sy_graph *g, const struct sy_decoder *d, int l,
     sy_val q = sy_part(g, qkv, 0, q_dim), k = sy_part(g, qkv, q_dim, q_dim + kv_dim);
     sy_val v = sy_part(g, qkv, q_dim + kv_dim, all);
     if (o->qk_norm) {
-        q = sy_norm(g, q, sy_norm_weight(g, "model.layers.%d.self_attn.q_norm.weight", l, d->d_head, o->norm_plus_one), d->eps);
-        k = sy_norm(g, k, sy_norm_weight(g, "model.layers.%d.self_attn.k_norm.weight", l, d->d_head, o->norm_plus_one), d->eps);
+        q = sy_norm(g, q,
+                    sy_norm_weight(g, "model.layers.%d.self_attn.q_norm.weight", l, d->d_head, o->norm_plus_one),
+                    d->eps);
+        k = sy_norm(g, k,
+                    sy_norm_weight(g, "model.layers.%d.self_attn.k_norm.weight", l, d->d_head, o->norm_plus_one),
+                    d->eps);
     }
     if (o->rope) {
         q = sy_rope(g, q, *o->rope);
         k = sy_rope(g, k, *o->rope);
     }
-    sy_val kv = sy_state(g, (struct sy_state_spec){.kind = SY_BLOCKS, .layer = l, .window = o->window, .elems = 2 * (int64_t)kv_dim});
+    sy_val kv = sy_state(
+        g, (struct sy_state_spec){.kind = SY_BLOCKS, .layer = l, .window = o->window, .elems = 2 * (int64_t)kv_dim});
     sy_val a = sy_attend(g, q, k, v, kv,
-                         (struct sy_attn_dim){.n_head = d->n_head, .n_kv = d->n_kv, .d_key = d->d_head, .d_val = d->d_head,
-                                              .window = o->window, .scale = o->scale, .softcap = o->softcap});
+                         (struct sy_attn_dim){.n_head = d->n_head,
+                                              .n_kv = d->n_kv,
+                                              .d_key = d->d_head,
+                                              .d_val = d->d_head,
+                                              .window = o->window,
+                                              .scale = o->scale,
+                                              .softcap = o->softcap});
     sy_val wo = sy_weight(g, SY_BY_IN, "model.layers.%d.self_attn.o_proj.weight", l, d->d_model, q_dim);
-    sy_val bo = o->bias_out ? sy_weight(g, SY_WHOLE, "model.layers.%d.self_attn.o_proj.bias", l, 1, d->d_model) : SY_NONE;
+    sy_val bo =
+        o->bias_out ? sy_weight(g, SY_WHOLE, "model.layers.%d.self_attn.o_proj.bias", l, 1, d->d_model) : SY_NONE;
     return sy_linear(g, a, wo, bo);
 }
 
 sy_val sy_build_mlp(struct sy_graph *g, const struct sy_decoder *d, int l, sy_val x, enum sy_fn fn, bool bias)
 {
-    sy_val w = sy_weight(g, SY_BY_OUT, "model.layers.%d.mlp.{gate,up}_proj.weight", l, 2 * (int64_t)d->d_ff, d->d_model);
-    sy_val b = bias ? sy_weight(g, SY_BY_OUT, "model.layers.%d.mlp.{gate,up}_proj.bias", l, 1, 2 * (int64_t)d->d_ff) : SY_NONE;
+    sy_val w =
+        sy_weight(g, SY_BY_OUT, "model.layers.%d.mlp.{gate,up}_proj.weight", l, 2 * (int64_t)d->d_ff, d->d_model);
+    sy_val b = bias ? sy_weight(g, SY_BY_OUT, "model.layers.%d.mlp.{gate,up}_proj.bias", l, 1, 2 * (int64_t)d->d_ff)
+                    : SY_NONE;
     sy_val both = sy_linear(g, x, w, b);
     sy_val h = sy_glu(g, sy_part(g, both, 0, d->d_ff), sy_part(g, both, d->d_ff, 2 * d->d_ff), fn);
     sy_val wd = sy_weight(g, SY_BY_IN, "model.layers.%d.mlp.down_proj.weight", l, d->d_model, d->d_ff);

@@ -48,14 +48,14 @@ sy_status sy_rope_plain(struct sy_arena *, struct sy_jread *, int32_t d_head, do
 /* "silu" and the like by the config's key; refuses others by name. */
 sy_status sy_fn_open(struct sy_jread *, const char *key, const char *otherwise, enum sy_fn *out);
 
-struct sy_block_opt { /* what differs between decoders that are otherwise Llama */
+struct sy_block_opt {               /* what differs between decoders that are otherwise Llama */
     const struct sy_rope_dim *rope; /* NULL: no rope on this layer */
     int32_t window;
-    float scale;                    /* of the attention scores */
+    float scale; /* of the attention scores */
     float softcap;
-    bool bias;                      /* on q, k, v */
-    bool bias_out;                  /* on o */
-    bool qk_norm;                   /* per head, before rope */
+    bool bias;     /* on q, k, v */
+    bool bias_out; /* on o */
+    bool qk_norm;  /* per head, before rope */
     bool norm_plus_one;
 };
 /* Self-attention of layer l on the normed x: joined q, k, v, optional norms and rope, paged attention, o_proj. */

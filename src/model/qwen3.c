@@ -28,13 +28,19 @@ static sy_val build(struct sy_graph *g, const void *hp)
 {
     const struct qwen3 *m = hp;
     const struct sy_decoder *d = &m->d;
-    struct sy_block_opt o = {.rope = &m->rope, .scale = 1 / sqrtf((float)d->d_head), .qk_norm = true, .bias = m->bias, .bias_out = m->bias};
+    struct sy_block_opt o = {.rope = &m->rope,
+                             .scale = 1 / sqrtf((float)d->d_head),
+                             .qk_norm = true,
+                             .bias = m->bias,
+                             .bias_out = m->bias};
     sy_val x = sy_build_embed(g, d);
     for (int l = 0; l < d->n_layer; l++) {
         o.window = m->slide && l >= m->slide_from ? m->window : 0;
-        sy_val n = sy_norm(g, x, sy_norm_weight(g, "model.layers.%d.input_layernorm.weight", l, d->d_model, false), d->eps);
+        sy_val n =
+            sy_norm(g, x, sy_norm_weight(g, "model.layers.%d.input_layernorm.weight", l, d->d_model, false), d->eps);
         x = sy_add(g, sy_build_attention(g, d, l, n, &o), x);
-        n = sy_norm(g, x, sy_norm_weight(g, "model.layers.%d.post_attention_layernorm.weight", l, d->d_model, false), d->eps);
+        n = sy_norm(g, x, sy_norm_weight(g, "model.layers.%d.post_attention_layernorm.weight", l, d->d_model, false),
+                    d->eps);
         x = sy_add(g, sy_build_mlp(g, d, l, n, m->fn, false), x);
     }
     return sy_build_head(g, d, x, false, 0);

@@ -28,7 +28,8 @@ static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *in
         return sy_jread_refuse(c, SY_EFORMAT, "'no_rope_layers': expected %d entries, found %zu", m->d.n_layer,
                                sy_json_len(list));
     for (int l = 0; l < m->d.n_layer; l++)
-        m->roped[l] = sy_json_is_array(list) ? sy_json_int(sy_json_at(list, (size_t)l), 1) != 0 : (l + 1) % every != 0;
+        m->roped[l] =
+            sy_json_is_array(list) ? sy_json_int(sy_json_at(list, (size_t)l), 1) != 0 : (l + 1) % every != 0;
     if (sy_fn_open(c, "hidden_act", "silu", &m->fn)) return c->st;
     return sy_rope_open(a, c, m->d.d_head, &m->rope);
 }
@@ -41,9 +42,11 @@ static sy_val build(struct sy_graph *g, const void *hp)
     sy_val x = sy_build_embed(g, d);
     for (int l = 0; l < d->n_layer; l++) {
         o.rope = m->roped[l] ? &m->rope : NULL;
-        sy_val n = sy_norm(g, x, sy_norm_weight(g, "model.layers.%d.input_layernorm.weight", l, d->d_model, false), d->eps);
+        sy_val n =
+            sy_norm(g, x, sy_norm_weight(g, "model.layers.%d.input_layernorm.weight", l, d->d_model, false), d->eps);
         x = sy_add(g, sy_build_attention(g, d, l, n, &o), x);
-        n = sy_norm(g, x, sy_norm_weight(g, "model.layers.%d.post_attention_layernorm.weight", l, d->d_model, false), d->eps);
+        n = sy_norm(g, x, sy_norm_weight(g, "model.layers.%d.post_attention_layernorm.weight", l, d->d_model, false),
+                    d->eps);
         x = sy_add(g, sy_build_mlp(g, d, l, n, m->fn, m->mlp_bias), x);
     }
     return sy_build_head(g, d, x, false, 0);

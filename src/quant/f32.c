@@ -1,15 +1,9 @@
 /* f32.c - IEEE 754 binary32, ggml type 0 of the GGUF specification, safetensors F32. A block is a number. */
 #include "quant/quant_int.h"
 
-static void dequant(const void *src, float *dst, int64_t n)
-{
-    memcpy(dst, src, (size_t)n * sizeof *dst);
-}
+static void dequant(const void *src, float *dst, int64_t n) { memcpy(dst, src, (size_t)n * sizeof *dst); }
 
-static void quantise(const float *src, void *dst, int64_t n)
-{
-    memcpy(dst, src, (size_t)n * sizeof *src);
-}
+static void quantise(const float *src, void *dst, int64_t n) { memcpy(dst, src, (size_t)n * sizeof *src); }
 
 const struct sy_quant sy_quant_f32 = {
     .name = "f32",

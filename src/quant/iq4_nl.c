@@ -25,10 +25,7 @@ static void unpack(const void *src, uint8_t *code, float *scale, float *min, int
 
 extern const struct sy_quant sy_quant_iq4_nl;
 
-static void dequant(const void *src, float *dst, int64_t n)
-{
-    sy_affine_dequant(&sy_quant_iq4_nl, src, dst, n);
-}
+static void dequant(const void *src, float *dst, int64_t n) { sy_affine_dequant(&sy_quant_iq4_nl, src, dst, n); }
 
 const struct sy_quant sy_quant_iq4_nl = {
     .name = "iq4_nl",

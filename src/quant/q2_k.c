@@ -23,10 +23,7 @@ static void unpack(const void *src, uint8_t *code, float *scale, float *min, int
 
 extern const struct sy_quant sy_quant_q2_k;
 
-static void dequant(const void *src, float *dst, int64_t n)
-{
-    sy_affine_dequant(&sy_quant_q2_k, src, dst, n);
-}
+static void dequant(const void *src, float *dst, int64_t n) { sy_affine_dequant(&sy_quant_q2_k, src, dst, n); }
 
 const struct sy_quant sy_quant_q2_k = {
     .name = "q2_k",

@@ -16,10 +16,7 @@ static void unpack(const void *src, uint8_t *code, float *scale, float *min, int
 
 extern const struct sy_quant sy_quant_q4_0;
 
-static void dequant(const void *src, float *dst, int64_t n)
-{
-    sy_affine_dequant(&sy_quant_q4_0, src, dst, n);
-}
+static void dequant(const void *src, float *dst, int64_t n) { sy_affine_dequant(&sy_quant_q4_0, src, dst, n); }
 
 static void quantise(const float *src, void *dst, int64_t n)
 {

@@ -22,13 +22,10 @@ static void unpack(const void *src, uint8_t *code, float *scale, float *min, int
 
 extern const struct sy_quant sy_quant_q4_k;
 
-static void dequant(const void *src, float *dst, int64_t n)
-{
-    sy_affine_dequant(&sy_quant_q4_k, src, dst, n);
-}
+static void dequant(const void *src, float *dst, int64_t n) { sy_affine_dequant(&sy_quant_q4_k, src, dst, n); }
 
 struct fit {
-    float x[256], d, dmin;         /* d and dmin as stored */
+    float x[256], d, dmin; /* d and dmin as stored */
     uint8_t half[4], s[8], m[8], code[256];
 };
 

@@ -22,10 +22,7 @@ static void unpack(const void *src, uint8_t *code, float *scale, float *min, int
 
 extern const struct sy_quant sy_quant_q5_k;
 
-static void dequant(const void *src, float *dst, int64_t n)
-{
-    sy_affine_dequant(&sy_quant_q5_k, src, dst, n);
-}
+static void dequant(const void *src, float *dst, int64_t n) { sy_affine_dequant(&sy_quant_q5_k, src, dst, n); }
 
 const struct sy_quant sy_quant_q5_k = {
     .name = "q5_k",

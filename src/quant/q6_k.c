@@ -27,13 +27,10 @@ static void unpack(const void *src, uint8_t *code, float *scale, float *min, int
 
 extern const struct sy_quant sy_quant_q6_k;
 
-static void dequant(const void *src, float *dst, int64_t n)
-{
-    sy_affine_dequant(&sy_quant_q6_k, src, dst, n);
-}
+static void dequant(const void *src, float *dst, int64_t n) { sy_affine_dequant(&sy_quant_q6_k, src, dst, n); }
 
 struct fit {
-    float x[256], d;               /* d as stored */
+    float x[256], d; /* d as stored */
     uint8_t half[2], code[256];
     int s[16];
 };

@@ -23,25 +23,13 @@ const struct sy_quant *sy_quant_by_name(const char *name)
     return NULL;
 }
 
-float sy_f16_to_f32(uint16_t h)
-{
-    return sy_f16_widen(h);
-}
+float sy_f16_to_f32(uint16_t h) { return sy_f16_widen(h); }
 
-uint16_t sy_f32_to_f16(float f)
-{
-    return sy_f16_narrow(f);
-}
+uint16_t sy_f32_to_f16(float f) { return sy_f16_narrow(f); }
 
-float sy_bf16_to_f32(uint16_t b)
-{
-    return sy_bf16_widen(b);
-}
+float sy_bf16_to_f32(uint16_t b) { return sy_bf16_widen(b); }
 
-uint16_t sy_f32_to_bf16(float f)
-{
-    return sy_bf16_narrow(f);
-}
+uint16_t sy_f32_to_bf16(float f) { return sy_bf16_narrow(f); }
 
 /* 256 elements at a time: one block of the largest format, and whole blocks of every other. */
 enum { CHUNK = 256, GROUP_MIN = 16 };
@@ -68,8 +56,7 @@ void sy_affine_dequant(const struct sy_quant *q, const void *src, float *dst, in
     }
 }
 
-/* ---- the search for scales
- * ------------------------------------------------------------------------------------ */
+/* ---- the search for scales ----------------------------------------------------------------------------------- */
 
 /* Extremes are mapped from TRY_UNDER below the end of the code range to TRY_OVER above it (where they are
  * clipped), in steps of a quarter code. */
@@ -202,7 +189,7 @@ void sy_fit_line(const float *x, int n, int hi, float m_max, float *d, float *m)
         *d = d_new;
         *m = m_new;
     }
-    for (int k = 0; k < REFINE_MAX && *d > 0x1p-60f; k++) {
+    for (int k = 0; k<REFINE_MAX && * d> 0x1p-60f; k++) {
         if ((gain = line_gain(x, n, 1 / *d, *m, hi, m_max, &d_new, &m_new)) <= best) break;
         best = gain;
         *d = d_new;

@@ -11,18 +11,18 @@
 
 /* How unpack() describes an affine format: w[i] = scale[i/group] * (code[i] - zero) + min[i/group]. */
 struct sy_affine {
-    int bits;      /* codes fit in this many bits (<= 8); 0: the format is not affine, unpack is NULL */
-    int group;     /* elements that share a scale; divides block_len or is a multiple of it: 16 or 32   */
-    int zero;      /* constant offset of the codes                                                      */
+    int bits;  /* codes fit in this many bits (<= 8); 0: the format is not affine, unpack is NULL */
+    int group; /* elements that share a scale; divides block_len or is a multiple of it: 16 or 32   */
+    int zero;  /* constant offset of the codes                                                      */
     bool has_min;
     const int8_t *codebook; /* code - zero takes only these 16 values (ascending); or NULL */
 };
 struct sy_quant {
-    const char *name;        /* "q4_0": as users write it */
-    int gguf_type;           /* ggml tensor type number of the GGUF specification, or -1 */
-    const char *st_dtype;    /* safetensors dtype ("BF16"), or NULL */
+    const char *name;     /* "q4_0": as users write it */
+    int gguf_type;        /* ggml tensor type number of the GGUF specification, or -1 */
+    const char *st_dtype; /* safetensors dtype ("BF16"), or NULL */
     int block_len, block_bytes;
-    void (*dequant)(const void *src, float *dst, int64_t n);           /* exact in float32 */
+    void (*dequant)(const void *src, float *dst, int64_t n); /* exact in float32 */
     struct sy_affine affine;
     /* code[n] (u8), scale[n/group], min[n/group] (min is NULL unless has_min). Exact: scale*(code-zero)+min
      * rounds to the same float as dequant up to one rounding of the sum. */

@@ -63,20 +63,14 @@ static inline uint16_t sy_f16_narrow(float f)
 }
 
 /* bfloat16 is the upper half of binary32. */
-static inline float sy_bf16_widen(uint16_t b)
-{
-    return sy_f32_of_bits((uint32_t)b << 16);
-}
+static inline float sy_bf16_widen(uint16_t b) { return sy_f32_of_bits((uint32_t)b << 16); }
 static inline uint16_t sy_bf16_narrow(float f)
 {
     uint32_t bits = sy_bits_of_f32(f), up = bits + 0x7fff + (bits >> 16 & 1);
     return (uint16_t)((bits & 0x7fffffff) > 0x7f800000u ? bits >> 16 | 0x40 : up >> 16);
 }
 
-static inline float sy_f16_at(const void *p)
-{
-    return sy_f16_widen(sy_u16_at(p));
-}
+static inline float sy_f16_at(const void *p) { return sy_f16_widen(sy_u16_at(p)); }
 
 /* n bytes of two 4-bit codes: low nibbles to lo[n], high ones to hi[n]. */
 static inline void sy_nibbles(const uint8_t *q, uint8_t *lo, uint8_t *hi, int n)

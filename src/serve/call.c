@@ -7,8 +7,7 @@
 
 #include "engine/chat.h"
 
-/* ---- the service
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- the service --------------------------------------------------------------------------------------------- */
 
 static float number_or(const struct sy_json *config, const char *key, double lo, double hi, float otherwise)
 {
@@ -55,8 +54,7 @@ void sy_service_init(struct sy_service *s, const struct sy_env *env, const struc
                                        .defaults = defaults_of(e)};
 }
 
-/* ---- prompts
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- prompts ------------------------------------------------------------------------------------------------- */
 
 static bool generates(const struct sy_call *c)
 {
@@ -160,8 +158,7 @@ static bool make_prompts(struct sy_call *c)
     return true;
 }
 
-/* ---- choices
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- choices ------------------------------------------------------------------------------------------------- */
 
 static bool make_choices(struct sy_call *c)
 {
@@ -231,8 +228,7 @@ static void feed_choice(struct sy_call *c, struct sy_choice *k, struct sy_reply 
     if (k->text.failed) fail_choice(c, k);
 }
 
-/* ---- streams
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- streams ------------------------------------------------------------------------------------------------- */
 
 static uint64_t random_seed(void)
 {
@@ -359,8 +355,7 @@ struct sy_usage sy_call_usage(const struct sy_call *c)
     return u;
 }
 
-/* ---- life
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- life ---------------------------------------------------------------------------------------------------- */
 
 static void make_id(struct sy_call *c)
 {

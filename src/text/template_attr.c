@@ -1,5 +1,6 @@
 /* template_attr.c - object.name and object[key], as the sandbox of transformers lets a template see them: attributes
- * before items for a dot, items before attributes for brackets; what is private or changes its object is undefined. */
+ * before items for a dot, items before attributes for brackets; what is private or changes its object is undefined.
+ */
 #include <string.h>
 
 #include "text/template_int.h"

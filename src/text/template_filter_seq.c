@@ -1,5 +1,6 @@
 /* template_filter_seq.c - jinja2's filters over sequences. Those that are generators there give a V_ITER here: made
- * at once, but used up by whoever walks over it, without a length, and failing for whoever gets to where it failed. */
+ * at once, but used up by whoever walks over it, without a length, and failing for whoever gets to where it failed.
+ */
 #include <string.h>
 
 #include "text/template_int.h"

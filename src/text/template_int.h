@@ -456,7 +456,7 @@ size_t sy_tpl_offset(struct run *, const struct str *, size_t char_index); /* in
 bool sy_tpl_is(const struct str *, const char *text);
 size_t sy_tpl_find(struct run *, const struct str *, const struct str *what, size_t from); /* bytes; SIZE_MAX: no */
 const struct str *sy_tpl_marked(struct run *, const struct str *, bool markup);
-bool sy_tpl_escape(struct run *, const struct str *, struct val *out);                     /* & < > ' " */
+bool sy_tpl_escape(struct run *, const struct str *, struct val *out); /* & < > ' " */
 void sy_tpl_strip(struct run *, const struct str *, const struct str *chars, bool left, bool right, size_t *at,
                   size_t *n);
 size_t sy_tpl_trim_end(const char *s, size_t n); /* n without trailing white space */

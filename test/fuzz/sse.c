@@ -1,5 +1,5 @@
-/* Bytes as a server might stream them, cut at places that the first two bytes choose: whatever the cut, the same events
- * come out, and each is read as a chunk of a completion. */
+/* Bytes as a server might stream them, cut at places that the first two bytes choose: whatever the cut, the same
+ * events come out, and each is read as a chunk of a completion. */
 #include <string.h>
 
 #include "base/json.h"

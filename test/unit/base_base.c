@@ -81,7 +81,11 @@ static void utf8_is_read_as_unicode_says(void **state)
         {"\xc0\x80", 2, {0xfffd, 0xfffd}, {1, 1}},
         {"\xed\xa0\x80", 3, {0xfffd, 0xfffd, 0xfffd}, {1, 1, 1}},
         {"\xe2\x82", 2, {0xfffd}, {2}},
-        {"\xf0\x9f\x98" "A", 4, {0xfffd, 'A'}, {3, 1}},
+        {"\xf0\x9f\x98"
+         "A",
+         4,
+         {0xfffd, 'A'},
+         {3, 1}},
         {"\xf4\x90\x80\x80", 4, {0xfffd, 0xfffd, 0xfffd, 0xfffd}, {1, 1, 1, 1}},
     };
     for (size_t i = 0; i < SY_COUNT(t); i++) {
@@ -122,8 +126,8 @@ static void json_refuses_what_it_should(void **state)
     (void)state;
     struct sy_json *j;
     struct sy_err err;
-    const char *bad[] = {"",           "{:",          "{\"a\":1,\"a\":2}", "[1,]",     "nul", "\"\\ud83d\"", "1e400",
-                         "[Infinity]", "{\"a\":NaN}", "\xef\xbb\xbf{}",    "\"\xff\"", "{}x"};
+    const char *bad[] = {"",      "{:",         "{\"a\":1,\"a\":2}", "[1,]",           "nul",      "\"\\ud83d\"",
+                         "1e400", "[Infinity]", "{\"a\":NaN}",       "\xef\xbb\xbf{}", "\"\xff\"", "{}x"};
     for (size_t i = 0; i < SY_COUNT(bad); i++) {
         assert_int_equal(parse(bad[i], false, &j, &err), SY_EFORMAT);
         assert_non_null(strstr(err.msg, "JSON"));
@@ -146,7 +150,9 @@ static void config_reader_names_key_and_range(void **state)
     (void)state;
     struct sy_json *j;
     struct sy_err err = {0};
-    assert_int_equal(parse("{\"n\":5,\"x\":1.5,\"big\":99999,\"t\":\"s\",\"b\":true,\"z\":null,\"w\":7.0}", false, &j, &err), SY_OK);
+    assert_int_equal(
+        parse("{\"n\":5,\"x\":1.5,\"big\":99999,\"t\":\"s\",\"b\":true,\"z\":null,\"w\":7.0}", false, &j, &err),
+        SY_OK);
     struct sy_jread r = {.obj = j, .where = "config.json", .err = &err};
     assert_int_equal(sy_jread_int(&r, "n", 0, 10), 5);
     assert_int_equal(sy_jread_int(&r, "w", 0, 10), 7);

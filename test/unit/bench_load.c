@@ -18,7 +18,7 @@
 #include "bench/load.h"
 #include "checkpoint_util.h"
 
-/* ---- the server ----------------------------------------------------------------------------------------------------- */
+/* ---- the server ---------------------------------------------------------------------------------------------- */
 
 enum manner { WELL, NO_USAGE, BUSY, FAILING, BROKEN, TOLD_ERROR, GARBAGE, EMPTY, SILENT };
 enum { BODIES = 64, CONNECTIONS = 256 };
@@ -223,7 +223,7 @@ static void stop(struct server *s)
     pthread_mutex_destroy(&s->lock);
 }
 
-/* ---- loads ------------------------------------------------------------------------------------------------------------ */
+/* ---- loads --------------------------------------------------------------------------------------------------- */
 
 static struct sy_load_opt options(const struct server *s, char url[static 64])
 {

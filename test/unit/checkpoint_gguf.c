@@ -117,8 +117,7 @@ static void test_rope_factors(void **state)
     assert_string_equal(sy_json_text(sy_json_get(rope, "rope_type")), "factors");
     const struct sy_json *list = sy_json_get(rope, "factors");
     assert_int_equal(sy_json_len(list), HEAD / 2);
-    for (size_t i = 0; i < HEAD / 2; i++)
-        assert_true(sy_json_number(sy_json_at(list, i), 0) == (double)(8 + i));
+    for (size_t i = 0; i < HEAD / 2; i++) assert_true(sy_json_number(sy_json_at(list, i), 0) == (double)(8 + i));
     bool used[12];
     for (size_t i = 0; i < 12; i++) used[i] = strcmp(sy_checkpoint_at(c, i)->name, "rope_freqs.weight") != 0;
     assert_int_equal(sy_checkpoint_check_extra(c, used, NULL), SY_OK);
@@ -205,8 +204,7 @@ static void test_gemma3(void **state)
     assert_string_equal(sy_json_text(sy_json_at(types, 0)), "sliding_attention");
     sy_checkpoint_free(c);
 
-    kv_u32(&m, "gemma3.block_count",
-           62); /* the 27B model: hidden / heads; its other layers may be missing here */
+    kv_u32(&m, "gemma3.block_count", 62); /* the 27B model: hidden / heads; its other layers may be missing here */
     kv_u32(&m, "gemma3.attention.sliding_window_pattern", 6);
     kv_u32(&m, "gemma3.attention.head_count", 2);
     c = open_ok(&m);
@@ -299,10 +297,7 @@ static void array_huge_f64(struct model *m) { kv_array(m, "x", SY_GGUF_F64, 1ull
 static void array_strings(struct model *m) { kv_array(m, "x", SY_GGUF_STRING, 1ull << 40); }
 static void array_nested(struct model *m) { kv_array(m, "x", SY_GGUF_ARRAY, 1); }
 static void array_unknown(struct model *m) { kv_array(m, "x", 77, 1); }
-static void string_long(struct model *m)
-{
-    put_n(kv_set(m, "general.name", SY_GGUF_STRING), UINT64_MAX - 3, 8);
-}
+static void string_long(struct model *m) { put_n(kv_set(m, "general.name", SY_GGUF_STRING), UINT64_MAX - 3, 8); }
 static void bool_two(struct model *m) { kv_bool(m, "x", 2); }
 static void align_3(struct model *m) { kv_u32(m, "general.alignment", 48); }
 static void align_0(struct model *m) { kv_u32(m, "general.alignment", 0); }
@@ -320,10 +315,7 @@ static void heads_array(struct model *m)
     put_n(b, 4, 4);
     put_n(b, 8, 4);
 }
-static void heads_short(struct model *m)
-{
-    put_n(kv_array(m, "llama.attention.head_count", SY_GGUF_I32, 0), 0, 0);
-}
+static void heads_short(struct model *m) { put_n(kv_array(m, "llama.attention.head_count", SY_GGUF_I32, 0), 0, 0); }
 static void eps_nan(struct model *m) { kv_f32(m, "llama.attention.layer_norm_rms_epsilon", 0.0f / 0.0f); }
 static void eps_int(struct model *m) { kv_str(m, "llama.attention.layer_norm_rms_epsilon", "1e-5"); }
 static void value_length(struct model *m) { kv_u32(m, "llama.attention.value_length", 16); }
@@ -333,10 +325,7 @@ static void rope_type(struct model *m) { kv_str(m, "llama.rope.scaling.type", "l
 static void rope_zero(struct model *m) { tensor_f32(m, "rope_freqs.weight", 4, 0)->offset = 0; }
 static void rope_size(struct model *m) { tensor_f32(m, "rope_freqs.weight", 5, 0)->offset = -1; }
 
-static void scores_u8(struct model *m)
-{
-    sy_buf_text(kv_array(m, "tokenizer.ggml.scores", SY_GGUF_U8, 5), "12345");
-}
+static void scores_u8(struct model *m) { sy_buf_text(kv_array(m, "tokenizer.ggml.scores", SY_GGUF_U8, 5), "12345"); }
 static void types_u8(struct model *m)
 {
     sy_buf_text(kv_array(m, "tokenizer.ggml.token_type", SY_GGUF_U8, 5), "12345");
@@ -369,10 +358,7 @@ static void tokens_more(struct model *m)
     struct tensor *t = tensor_find(m, "token_embd.weight");
     t->dim[1] = 4;
 }
-static void merges_ints(struct model *m)
-{
-    put_n(kv_array(m, "tokenizer.ggml.merges", SY_GGUF_U32, 1), 1, 4);
-}
+static void merges_ints(struct model *m) { put_n(kv_array(m, "tokenizer.ggml.merges", SY_GGUF_U32, 1), 1, 4); }
 static void bos_range(struct model *m) { kv_u32(m, "tokenizer.ggml.bos_token_id", 5); }
 static void bos_type(struct model *m) { kv_str(m, "tokenizer.ggml.bos_token_id", "<s>"); }
 static void add_bos_type(struct model *m) { kv_u32(m, "tokenizer.ggml.add_bos_token", 1); }
@@ -433,13 +419,10 @@ static const struct {
     {key_twice, SY_EFORMAT, "'m.gguf': key 'llama.block_count' is there twice, expected once"},
     {value_type, SY_EFORMAT, "'m.gguf': key 'x': unknown value type 13, expected 0 to 12"},
     {array_nested, SY_EFORMAT, "'m.gguf': key 'x': arrays of arrays (element type 9) are not supported"},
-    {array_unknown, SY_EFORMAT,
-     "'m.gguf': key 'x': arrays of an unknown type (element type 77) are not supported"},
+    {array_unknown, SY_EFORMAT, "'m.gguf': key 'x': arrays of an unknown type (element type 77) are not supported"},
     {bool_two, SY_EFORMAT, "'m.gguf': key 'x': expected a bool of 0 or 1, found 2"},
-    {align_3, SY_EFORMAT,
-     "'m.gguf': key 'general.alignment': expected a power of two from 8 to 1048576, found 48"},
-    {align_0, SY_EFORMAT,
-     "'m.gguf': key 'general.alignment': expected an integer from 8 to 1048576, found 0"},
+    {align_3, SY_EFORMAT, "'m.gguf': key 'general.alignment': expected a power of two from 8 to 1048576, found 48"},
+    {align_0, SY_EFORMAT, "'m.gguf': key 'general.alignment': expected an integer from 8 to 1048576, found 0"},
     {align_type, SY_EFORMAT,
      "'m.gguf': key 'general.alignment': expected an integer from 8 to 1048576, found a string"},
     {layers_0, SY_EFORMAT, "'m.gguf': key 'llama.block_count': expected an integer from 1 to 16384, found 0"},
@@ -471,8 +454,7 @@ static const struct {
      "'m.gguf': key 'llama.attention.value_length': expected the key length 8, found 16; heads whose values "
      "differ in "
      "size are not supported for this architecture"},
-    {key_length, SY_EFORMAT,
-     "'m.gguf': key 'llama.attention.key_length': expected an even head size, found 7"},
+    {key_length, SY_EFORMAT, "'m.gguf': key 'llama.attention.key_length': expected an even head size, found 7"},
     {part_rotated, SY_ENOSUP,
      "'m.gguf': key 'llama.rope.dimension_count': expected the head size 8, found 4; partial rotation is not "
      "supported for this architecture"},
@@ -481,8 +463,7 @@ static const struct {
     {rope_size, SY_ESHAPE,
      "'m.gguf': tensor 'rope_freqs.weight': expected 4 numbers of f32 (half the head), found 5 of f32 in 1 "
      "dimensions"},
-    {rope_zero, SY_EFORMAT,
-     "'m.gguf': tensors 'token_embd.weight' and 'rope_freqs.weight' overlap at data offset 0"},
+    {rope_zero, SY_EFORMAT, "'m.gguf': tensors 'token_embd.weight' and 'rope_freqs.weight' overlap at data offset 0"},
     {scores_u8, SY_EFORMAT,
      "'m.gguf': key 'tokenizer.ggml.scores': expected an array of float32, found an array of 5 uint8"},
     {types_u8, SY_EFORMAT,
@@ -495,8 +476,7 @@ static const struct {
      "'m.gguf': key 'tokenizer.ggml.token_type': expected one element for each of the 5 tokens, found 6"},
     {types_range, SY_EFORMAT,
      "'m.gguf': key 'tokenizer.ggml.token_type': expected types from 0 to 6, found 7 for token 4"},
-    {scores_nan, SY_EFORMAT,
-     "'m.gguf': key 'tokenizer.ggml.scores': expected finite numbers, found nan for token 2"},
+    {scores_nan, SY_EFORMAT, "'m.gguf': key 'tokenizer.ggml.scores': expected finite numbers, found nan for token 2"},
     {tokens_ints, SY_EFORMAT,
      "'m.gguf': key 'tokenizer.ggml.tokens': expected an array of string, found an array of 5 int32"},
     {tokens_none, SY_EFORMAT,
@@ -507,13 +487,11 @@ static const struct {
      "'m.gguf': key 'tokenizer.ggml.tokens': 5 tokens, but tensor 'token_embd.weight' has only 4 rows"},
     {merges_ints, SY_EFORMAT,
      "'m.gguf': key 'tokenizer.ggml.merges': expected an array of string, found an array of 1 uint32"},
-    {bos_range, SY_EFORMAT,
-     "'m.gguf': key 'tokenizer.ggml.bos_token_id': expected a token from 0 to 4, found 5"},
+    {bos_range, SY_EFORMAT, "'m.gguf': key 'tokenizer.ggml.bos_token_id': expected a token from 0 to 4, found 5"},
     {bos_type, SY_EFORMAT,
      "'m.gguf': key 'tokenizer.ggml.bos_token_id': expected an integer from -9223372036854775808 to "
      "9223372036854775807, found a string"},
-    {add_bos_type, SY_EFORMAT,
-     "'m.gguf': key 'tokenizer.ggml.add_bos_token': expected a bool, found a uint32"},
+    {add_bos_type, SY_EFORMAT, "'m.gguf': key 'tokenizer.ggml.add_bos_token': expected a bool, found a uint32"},
     {model_type, SY_EFORMAT, "'m.gguf': key 'tokenizer.ggml.model': expected a string, found a uint32"},
     {template_type, SY_EFORMAT, "'m.gguf': key 'tokenizer.chat_template': expected a string, found a uint32"},
     {dims_0, SY_EFORMAT, "'m.gguf': tensor 'blk.0.attn_norm.weight': expected 1 to 4 dimensions, found 0"},
@@ -578,8 +556,7 @@ static const struct {
     {array_huge, {"'m.gguf': key 'x': 9223372036854775808 elements of uint8 cannot fit"}},
     {array_huge_f64, {"'m.gguf': key 'x': 2305843009213693952 elements of float64 cannot fit"}},
     {array_strings, {"'m.gguf': key 'x': 1099511627776 elements of string cannot fit"}},
-    {string_long,
-     {"'m.gguf': key 'general.name': expected 18446744073709551612 bytes at offset", "found only"}},
+    {string_long, {"'m.gguf': key 'general.name': expected 18446744073709551612 bytes at offset", "found only"}},
     {offset_overlap, {"'m.gguf': tensors '", "blk.0.attn_q.weight", "overlap at data offset 0"}},
 };
 
@@ -621,8 +598,7 @@ static void test_broken(void **state)
     }
 }
 
-/* ---- ends, alignments, versions
- * ---------------------------------------------------------------------------- */
+/* ---- ends, alignments, versions ------------------------------------------------------------------------------ */
 
 static void test_accepted(void **state)
 {
@@ -741,8 +717,7 @@ static void test_no_memory(void **state)
     model_release(&m);
 }
 
-/* ---- shards
- * -------------------------------------------------------------------------------------------------- */
+/* ---- shards -------------------------------------------------------------------------------------------------- */
 
 static const char shard_2[] = "m-00002-of-00002.gguf";
 
@@ -905,14 +880,11 @@ static void test_golden(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tensors),      cmocka_unit_test(test_config),
-        cmocka_unit_test(test_rope_factors), cmocka_unit_test(test_rope_scaling),
-        cmocka_unit_test(test_gemma3),       cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_vocab),        cmocka_unit_test(test_broken),
-        cmocka_unit_test(test_accepted),     cmocka_unit_test(test_small),
-        cmocka_unit_test(test_every_byte),   cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_shards),       cmocka_unit_test(test_paths),
-        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_tensors),      cmocka_unit_test(test_config),     cmocka_unit_test(test_rope_factors),
+        cmocka_unit_test(test_rope_scaling), cmocka_unit_test(test_gemma3),     cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_vocab),        cmocka_unit_test(test_broken),     cmocka_unit_test(test_accepted),
+        cmocka_unit_test(test_small),        cmocka_unit_test(test_every_byte), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_shards),       cmocka_unit_test(test_paths),      cmocka_unit_test(test_golden),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

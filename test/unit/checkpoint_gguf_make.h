@@ -60,18 +60,9 @@ static void kv_drop(struct model *m, const char *key)
 }
 
 static void kv_u32(struct model *m, const char *key, uint32_t v) { put_n(kv_set(m, key, SY_GGUF_U32), v, 4); }
-static void kv_f32(struct model *m, const char *key, float v)
-{
-    sy_buf_add(kv_set(m, key, SY_GGUF_F32), &v, 4);
-}
-static void kv_str(struct model *m, const char *key, const char *v)
-{
-    put_str(kv_set(m, key, SY_GGUF_STRING), v);
-}
-static void kv_bool(struct model *m, const char *key, int v)
-{
-    put_n(kv_set(m, key, SY_GGUF_BOOL), (uint64_t)v, 1);
-}
+static void kv_f32(struct model *m, const char *key, float v) { sy_buf_add(kv_set(m, key, SY_GGUF_F32), &v, 4); }
+static void kv_str(struct model *m, const char *key, const char *v) { put_str(kv_set(m, key, SY_GGUF_STRING), v); }
+static void kv_bool(struct model *m, const char *key, int v) { put_n(kv_set(m, key, SY_GGUF_BOOL), (uint64_t)v, 1); }
 
 /* The head of an array; its elements are for the caller to add. */
 static struct sy_buf *kv_array(struct model *m, const char *key, uint32_t elem, uint64_t n)
@@ -121,9 +112,8 @@ static void tokenizer(struct model *m)
 
 static void model_init(struct model *m, const char *arch)
 {
-    static const char *const name[] = {"block_count",          "context_length",
-                                       "embedding_length",     "feed_forward_length",
-                                       "attention.head_count", "attention.head_count_kv"};
+    static const char *const name[] = {"block_count",         "context_length",       "embedding_length",
+                                       "feed_forward_length", "attention.head_count", "attention.head_count_kv"};
     static const uint32_t value[] = {N_LAYER, 128, HIDDEN, FF, N_HEAD, N_KV};
     static char keys[8][64];
     *m = (struct model){.version = 3, .count_t = UINT64_MAX, .count_kv = UINT64_MAX, .align = 32};

@@ -72,13 +72,12 @@ static void test_tensors(void **state)
     sy_buf_release(&b);
 }
 
-/* ---- broken headers
- * ----------------------------------------------------------------------------------------- */
+/* ---- broken headers ------------------------------------------------------------------------------------------ */
 
 #define ONE(body)           "{\"t\": {" body "}}"
 #define F32(shape, offsets) ONE("\"dtype\": \"F32\", \"shape\": " shape ", \"data_offsets\": " offsets)
-#define TWO(a, b)                                                           \
-    "{\"t\": {\"dtype\": \"U8\", \"shape\": [4], \"data_offsets\": " a "}," \
+#define TWO(a, b)                                                                                                    \
+    "{\"t\": {\"dtype\": \"U8\", \"shape\": [4], \"data_offsets\": " a "},"                                          \
     "\"u\": {\"dtype\": \"U8\", \"shape\": [4], \"data_offsets\": " b "}}"
 
 static const struct {
@@ -102,8 +101,7 @@ static const struct {
      "header: not valid JSON: duplicate object key near '\"dtype\"'"},
     {"{\"t\": 1}", 0, 0, SY_EFORMAT, "tensor 't': expected an object, found an integer"},
     {"{\"t\": null}", 0, 0, SY_EFORMAT, "tensor 't': expected an object, found another value"},
-    {"{\"__metadata__\": []}", 0, 0, SY_EFORMAT,
-     "'__metadata__': expected an object of strings, found an array"},
+    {"{\"__metadata__\": []}", 0, 0, SY_EFORMAT, "'__metadata__': expected an object of strings, found an array"},
     {ONE("\"shape\": [0], \"data_offsets\": [0, 0]"), 0, 0, SY_EFORMAT,
      "tensor 't': 'dtype': expected a string, found nothing"},
     {ONE("\"dtype\": \"Q4\", \"shape\": [0], \"data_offsets\": [0, 0]"), 0, 0, SY_ENOSUP,
@@ -153,8 +151,7 @@ static const struct {
      "tensor 't': expected it at data offset 0, found 1: a gap that belongs to no tensor"},
     {TWO("[0, 4]", "[4, 8]"), 0, 9, SY_EFORMAT,
      "expected the file to end with its last tensor at data offset 8, found 1 bytes more"},
-    {"{}", 0, 1, SY_EFORMAT,
-     "expected the file to end with its last tensor at data offset 0, found 1 bytes more"},
+    {"{}", 0, 1, SY_EFORMAT, "expected the file to end with its last tensor at data offset 0, found 1 bytes more"},
 };
 
 static void test_broken(void **state)
@@ -248,8 +245,7 @@ static void test_every_byte(void **state)
     sy_buf_release(&b);
 }
 
-/* ---- config.json
- * ----------------------------------------------------------------------------------------------- */
+/* ---- config.json --------------------------------------------------------------------------------------------- */
 
 static void test_config(void **state)
 {
@@ -343,8 +339,7 @@ static void test_composite(void **state)
     sy_buf_release(&b);
 }
 
-/* ---- folders
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- folders ------------------------------------------------------------------------------------------------- */
 
 struct folder {
     char path[64], sub[128];
@@ -354,8 +349,8 @@ struct folder {
 static void put_weights(struct folder *f, const char *folder, const char *file, const char *tensor)
 {
     char header[300];
-    snprintf(header, sizeof header,
-             "{\"%s\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, 8]}}", tensor);
+    snprintf(header, sizeof header, "{\"%s\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, 8]}}",
+             tensor);
     struct sy_bytes w = make(&f->b, header, 0, 8);
     write_file(folder, file, w.at, w.n);
 }
@@ -463,8 +458,7 @@ static void test_index(void **state)
     put_index(&f, "{\"a\": \"a.safetensors\", \"b\": \"b.safetensors\"}");
     expect(&f, SY_EFORMAT, "expected tensor 'b' in file 'b.safetensors', found no such tensor there");
     put_weights(&f, f.sub, "b.safetensors", "a");
-    expect(&f, SY_EFORMAT,
-           "file 'b.safetensors': tensor 'a' is not one that 'model.safetensors.index.json' places");
+    expect(&f, SY_EFORMAT, "file 'b.safetensors': tensor 'a' is not one that 'model.safetensors.index.json' places");
     put_index(&f, "{\"a\": \"a.safetensors\", \"b\": \"none.safetensors\"}");
     expect(&f, SY_EFORMAT, "file 'none.safetensors', which 'model.safetensors.index.json' names, is missing");
     put_index(&f, "{}");
@@ -492,8 +486,8 @@ static void test_outside(void **state)
     snprintf(map, sizeof map, "{\"a\": \"%s/secret.safetensors\"}", f.path);
     put_index(&f, map);
     expect(&f, SY_EFORMAT, plain);
-    static const char *const names[] = {
-        "..", ".", "", "./a.safetensors", "sub/../../secret.safetensors", "/dev/zero"};
+    static const char *const names[] = {"..",       ".", "", "./a.safetensors", "sub/../../secret.safetensors",
+                                        "/dev/zero"};
     for (size_t i = 0; i < SY_COUNT(names); i++) {
         snprintf(map, sizeof map, "{\"a\": \"%s\"}", names[i]);
         put_index(&f, map);

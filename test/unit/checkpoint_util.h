@@ -17,8 +17,8 @@
 /* ---- an allocator that counts -------------------------------------------------------------------------- */
 
 struct counted {
-    long n, fail_at;       /* the fail_at-th allocation fails; 0: none does */
-    size_t live, peak;     /* bytes */
+    long n, fail_at;   /* the fail_at-th allocation fails; 0: none does */
+    size_t live, peak; /* bytes */
     struct sy_alloc alloc;
     struct sy_env env;
 };

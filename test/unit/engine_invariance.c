@@ -1,5 +1,5 @@
-/* What an answer is made of must not depend on anything but its request: the same requests alone, together, in chunks,
- * preempted, from the prefix cache, on one thread and on two give the same ids and, bit for bit, the same log
+/* What an answer is made of must not depend on anything but its request: the same requests alone, together, in
+ * chunks, preempted, from the prefix cache, on one thread and on two give the same ids and, bit for bit, the same log
  * probabilities. And a step allocates nothing. */
 #include <malloc.h>
 #include <setjmp.h>
@@ -83,8 +83,14 @@ static void submit(struct sy_engine *e, int k, struct answer *a)
     /* Pairs of prompts share their first half. */
     for (int32_t i = 0; i < n; i++)
         prompt[i] = (int32_t)(sy_rng_u64(i < n / 2 ? 7 : (uint64_t)k, (uint64_t)i) % (uint64_t)n_vocab);
-    struct sy_request r = {.prompt = prompt, .n_prompt = n, .n_max = N_GEN, .ignore_eos = true, .on_event = on_event,
-                           .on_logits = on_logits, .logits_from = n - 1, .ctx = a,
+    struct sy_request r = {.prompt = prompt,
+                           .n_prompt = n,
+                           .n_max = N_GEN,
+                           .ignore_eos = true,
+                           .on_event = on_event,
+                           .on_logits = on_logits,
+                           .logits_from = n - 1,
+                           .ctx = a,
                            .sampling = {.temperature = k % 2 ? 1 : 0, .seed = (uint64_t)k, .n_logprob = 3}};
     struct sy_err err;
     *a = (struct answer){0};
@@ -146,11 +152,12 @@ static void check_model(const char *model, enum sy_compute compute, enum sy_kv_d
     same(model, "blocks hold 2 positions", alone, other);
 }
 
-static const char *const float_models[] = {"test/golden/models/llama", "test/golden/models/mistral", "test/golden/models/gemma3",
-                                           "test/golden/models/qwen2"};
-static const char *const quant_models[] = {"test/golden/quant/gguf_llama_q4_0/model.gguf", "test/golden/quant/gguf_llama_q4_1/model.gguf",
-                                           "test/golden/quant/gguf_llama_q6_k/model.gguf", "test/golden/quant/gguf_qwen3_q4_k/model.gguf",
-                                           "test/golden/quant/gguf_qwen3_q8_0/model.gguf"};
+static const char *const float_models[] = {"test/golden/models/llama", "test/golden/models/mistral",
+                                           "test/golden/models/gemma3", "test/golden/models/qwen2"};
+static const char *const quant_models[] = {
+    "test/golden/quant/gguf_llama_q4_0/model.gguf", "test/golden/quant/gguf_llama_q4_1/model.gguf",
+    "test/golden/quant/gguf_llama_q6_k/model.gguf", "test/golden/quant/gguf_qwen3_q4_k/model.gguf",
+    "test/golden/quant/gguf_qwen3_q8_0/model.gguf"};
 
 static void float_exact(void **state)
 {
@@ -168,7 +175,7 @@ static void quantised_fast(void **state)
     for (size_t i = 0; i < SY_COUNT(quant_models); i++) check_model(quant_models[i], SY_COMPUTE_AUTO, SY_KV_F16);
 }
 
-/* ---- allocations ------------------------------------------------------------------------------------------------------ */
+/* ---- allocations --------------------------------------------------------------------------------------------- */
 
 struct counter {
     const struct sy_alloc *real;
@@ -263,7 +270,12 @@ static void each_allocation_fails(void **state)
         if (!st) {
             struct answer a = {0};
             int32_t prompt[] = {1, 2, 3};
-            struct sy_request r = {.prompt = prompt, .n_prompt = 3, .n_max = 2, .ignore_eos = true, .on_event = on_event, .ctx = &a,
+            struct sy_request r = {.prompt = prompt,
+                                   .n_prompt = 3,
+                                   .n_max = 2,
+                                   .ignore_eos = true,
+                                   .on_event = on_event,
+                                   .ctx = &a,
                                    .sampling = {.repeat_penalty = 1.5f, .n_logprob = -1}};
             st = sy_engine_submit(e, &r, NULL, &err);
             if (!st) run_all(e);
@@ -275,7 +287,8 @@ static void each_allocation_fails(void **state)
         n_quiet += !done && !told;
         assert_int_equal(f.live, 0);
     }
-    /* PCRE2's machine code is the one thing that may be missing: its patterns are interpreted then, with the same result. */
+    /* PCRE2's machine code is the one thing that may be missing: its patterns are interpreted then, with the same
+     * result. */
     assert_true(n_quiet < n / 4);
     assert_true(n > 20);
 }
@@ -283,8 +296,9 @@ static void each_allocation_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(float_exact),           cmocka_unit_test(float_fast),           cmocka_unit_test(quantised_fast),
-        cmocka_unit_test(steps_allocate_nothing), cmocka_unit_test(each_allocation_fails),
+        cmocka_unit_test(float_exact),           cmocka_unit_test(float_fast),
+        cmocka_unit_test(quantised_fast),        cmocka_unit_test(steps_allocate_nothing),
+        cmocka_unit_test(each_allocation_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,7 +42,8 @@ static int close_tokenizer(void **state)
 }
 
 /* Feeds text as one token per byte (or as it encodes), returns what came out; *before: before the end. */
-static char *through(const char *text, const char *const *stop, int n_stop, bool by_byte, bool *stopped, size_t *before)
+static char *through(const char *text, const char *const *stop, int n_stop, bool by_byte, bool *stopped,
+                     size_t *before)
 {
     const struct sy_env *env = sy_env_default();
     struct sy_output o;
@@ -77,11 +78,16 @@ static void stops_do_not_leak(void **state)
         const char *text, *stop[3], *want;
         bool stopped;
     } t[] = {
-        {"abcDEFGHIJklm", {"DEFGHIJ"}, "abc", true},   {"abcDEFGHIX", {"DEFGHIJ"}, "abcDEFGHIX", false},
-        {"xaab", {"aab"}, "x", true},                  {"aaab", {"aab"}, "a", true},
-        {"one two", {" two", "one t"}, "", true},      {"abc", {"c", "bc"}, "a", true},
-        {"end\n\nmore", {"\n\n"}, "end", true},        {"abab", {"abc"}, "abab", false},
-        {"", {"x"}, "", false},                        {"no stop at all", {NULL}, "no stop at all", false},
+        {"abcDEFGHIJklm", {"DEFGHIJ"}, "abc", true},
+        {"abcDEFGHIX", {"DEFGHIJ"}, "abcDEFGHIX", false},
+        {"xaab", {"aab"}, "x", true},
+        {"aaab", {"aab"}, "a", true},
+        {"one two", {" two", "one t"}, "", true},
+        {"abc", {"c", "bc"}, "a", true},
+        {"end\n\nmore", {"\n\n"}, "end", true},
+        {"abab", {"abc"}, "abab", false},
+        {"", {"x"}, "", false},
+        {"no stop at all", {NULL}, "no stop at all", false},
     };
     for (size_t i = 0; i < SY_COUNT(t); i++)
         for (int by_byte = 0; by_byte < 2; by_byte++) {

@@ -51,8 +51,8 @@ static void check_shares(struct sy_sampling how, const bool *allowed, const floa
     for (int k = 0; k < n_draw; k++) seen[draw(x, N, how, (uint64_t)k).id]++;
     for (int i = 0; i < N; i++) {
         if (!allowed[i]) assert_int_equal(seen[i], 0);
-        /* In standard deviations of the count, 2 added where it is expected to be small and far from normal. The draws are
-         * fixed, so this is no matter of luck. */
+        /* In standard deviations of the count, 2 added where it is expected to be small and far from normal. The
+         * draws are fixed, so this is no matter of luck. */
         double want = p[i] / sum * n_draw, off = fabs(seen[i] - want) / (2 + sqrt(want));
         if (off > worst) worst = off;
     }
@@ -98,7 +98,8 @@ static void typical_keeps_what_surprises_as_expected(void **state)
         seen[draw(x, 4, (struct sy_sampling){.temperature = 1, .typical_p = 0.7f, .n_logprob = -1}, k).id] = true;
     assert_true(seen[0] && seen[1] && !seen[2] && !seen[3]);
     for (uint64_t k = 0; k < 200; k++)
-        assert_int_equal(draw(x, 4, (struct sy_sampling){.temperature = 1, .typical_p = 0.1f, .n_logprob = -1}, k).id, 1);
+        assert_int_equal(draw(x, 4, (struct sy_sampling){.temperature = 1, .typical_p = 0.1f, .n_logprob = -1}, k).id,
+                         1);
 }
 
 static void draws_repeat(void **state)
@@ -172,11 +173,16 @@ static void parameters_out_of_range_are_refused_by_name(void **state)
         struct sy_sampling how;
         const char *name;
     } bad[] = {
-        {{.temperature = -1}, "temperature"},      {{.temperature = 2.0001f}, "temperature"},
-        {{.temperature = NAN}, "temperature"},     {{.top_p = 1.1f}, "top_p"},
-        {{.min_p = 2}, "min_p"},                   {{.top_k = -2}, "top_k"},
-        {{.presence_penalty = 3}, "presence"},     {{.frequency_penalty = -3}, "frequency"},
-        {{.n_logprob = 21}, "logprobs"},           {{.bias = &far, .n_bias = 1}, "logit_bias"},
+        {{.temperature = -1}, "temperature"},
+        {{.temperature = 2.0001f}, "temperature"},
+        {{.temperature = NAN}, "temperature"},
+        {{.top_p = 1.1f}, "top_p"},
+        {{.min_p = 2}, "min_p"},
+        {{.top_k = -2}, "top_k"},
+        {{.presence_penalty = 3}, "presence"},
+        {{.frequency_penalty = -3}, "frequency"},
+        {{.n_logprob = 21}, "logprobs"},
+        {{.bias = &far, .n_bias = 1}, "logit_bias"},
         {{.bias = &big, .n_bias = 1}, "logit_bias"},
     };
     for (size_t i = 0; i < SY_COUNT(bad); i++) {
@@ -184,7 +190,8 @@ static void parameters_out_of_range_are_refused_by_name(void **state)
         assert_int_equal(sy_sampling_check(&bad[i].how, N, &err), SY_EARG);
         assert_non_null(strstr(err.msg, bad[i].name));
     }
-    assert_int_equal(sy_sampling_check(&(struct sy_sampling){.temperature = 2, .top_p = 1, .n_logprob = -1}, N, NULL), SY_OK);
+    assert_int_equal(sy_sampling_check(&(struct sy_sampling){.temperature = 2, .top_p = 1, .n_logprob = -1}, N, NULL),
+                     SY_OK);
 }
 
 int main(void)

@@ -13,7 +13,8 @@
 
 enum { VOCAB = 40, N_REQUEST = 14, CTX = 24 };
 
-/* ---- a world's clock and dice ------------------------------------------------------------------------------------ */
+/* ---- a world's clock and dice ------------------------------------------------------------------------------------
+ */
 
 struct world {
     uint64_t seed, dice, now;
@@ -29,7 +30,7 @@ static uint64_t clock_now(void *ctx) { return ((struct world *)ctx)->now; }
 
 static int roll(struct world *w, int n) { return (int)(sy_rng_u64(w->seed, w->dice++) % (uint64_t)n); }
 
-/* ---- the fake backend: state of a sequence is a hash of all its (token, position) ---------------------------------- */
+/* ---- the fake backend: state of a sequence is a hash of all its (token, position) ---------------------------- */
 
 static struct world *world_of(struct sy_backend *b) { return (struct world *)(void *)b; }
 
@@ -50,7 +51,8 @@ static int32_t best_of(const float *x)
     return best;
 }
 
-static sy_status fake_forward(struct sy_backend *bk, struct sy_program *p, struct sy_kv_cache *kv, const struct sy_batch *b)
+static sy_status fake_forward(struct sy_backend *bk, struct sy_program *p, struct sy_kv_cache *kv,
+                              const struct sy_batch *b)
 {
     (void)p;
     (void)kv;
@@ -65,11 +67,13 @@ static sy_status fake_forward(struct sy_backend *bk, struct sy_program *p, struc
         for (seq = 0; b->field[SY_START][seq + 1] <= at; seq++) continue;
         const int32_t *table = b->field[SY_BLOCK_TABLE] + seq * b->shape.block;
         uint64_t h = 1;
-        for (int32_t pos = 0; pos <= b->field[SY_POS][at]; pos++) h = absorb(h, w->row[table[pos / len] * len + pos % len]);
+        for (int32_t pos = 0; pos <= b->field[SY_POS][at]; pos++)
+            h = absorb(h, w->row[table[pos / len] * len + pos % len]);
         logits_of(h, w->logits + o * VOCAB);
         w->token[o] = best_of(w->logits + o * VOCAB);
     }
-    w->result = (struct sy_result){.token = w->token, .logits = w->logits, .ld = VOCAB, .n = b->n_out, .n_vocab = VOCAB};
+    w->result =
+        (struct sy_result){.token = w->token, .logits = w->logits, .ld = VOCAB, .n = b->n_out, .n_vocab = VOCAB};
     w->now += 1000 + 100 * (uint64_t)b->n_tok;
     return SY_OK;
 }
@@ -109,7 +113,7 @@ static const struct sy_backend_ops fake = {.name = "fake",
                                            .forward = fake_forward,
                                            .wait = fake_wait};
 
-/* ---- requests and what they must answer ------------------------------------------------------------------------------ */
+/* ---- requests and what they must answer ---------------------------------------------------------------------- */
 
 struct ask {
     struct world *w;
@@ -173,9 +177,16 @@ static void make_ask(struct world *w, struct ask *a)
     if (a->n_max == 0) a->n_sample = 1;
     a->how = (struct sy_sampling){.n_logprob = -1, .seed = (uint64_t)roll(w, 1000)};
     if (roll(w, 2)) a->how.temperature = 1;
-    struct sy_request r = {.prompt = a->prompt, .n_prompt = a->n_prompt, .n_max = a->n_max, .n_sample = a->n_sample,
-                           .ignore_eos = true, .sampling = a->how, .priority = roll(w, 3) - 1,
-                           .cache_domain = (uint64_t)roll(w, 2), .on_event = on_event, .ctx = a};
+    struct sy_request r = {.prompt = a->prompt,
+                           .n_prompt = a->n_prompt,
+                           .n_max = a->n_max,
+                           .n_sample = a->n_sample,
+                           .ignore_eos = true,
+                           .sampling = a->how,
+                           .priority = roll(w, 3) - 1,
+                           .cache_domain = (uint64_t)roll(w, 2),
+                           .on_event = on_event,
+                           .ctx = a};
     if (roll(w, 10) == 0) r.deadline_ns = w->now + (uint64_t)roll(w, 20000);
     if (a->score) {
         r.on_logits = on_logits;
@@ -237,7 +248,8 @@ static void run_world(uint64_t seed, struct seen *all)
         for (int32_t s = 0; s < ask[i].n_sample && !ask[i].done; s++) {
             enum sy_finish f = ask[i].finish[s];
             assert_int_not_equal(f, SY_RUNNING);
-            if (f == SY_FINISH_LENGTH && ask[i].n_prompt + ask[i].n_max <= CTX) assert_int_equal(ask[i].n_got[s], ask[i].n_max);
+            if (f == SY_FINISH_LENGTH && ask[i].n_prompt + ask[i].n_max <= CTX)
+                assert_int_equal(ask[i].n_got[s], ask[i].n_max);
             check_answer(&ask[i], s);
             if (ask[i].score && f == SY_FINISH_LENGTH) assert_int_equal(ask[i].n_row, ask[i].n_prompt - ask[i].from);
         }
@@ -266,9 +278,10 @@ static void worlds(void **state)
         run_world(seed, &all);
     }
     unsetenv("SYSTOLE_WORLD_NOW");
-    print_message("%llu tokens, %llu from the prefix cache, %llu blocks copied, preempted %llu by recompute, %llu by swap\n",
-                  (unsigned long long)all.token, (unsigned long long)all.hit, (unsigned long long)all.copy,
-                  (unsigned long long)all.recompute, (unsigned long long)all.swap);
+    print_message(
+        "%llu tokens, %llu from the prefix cache, %llu blocks copied, preempted %llu by recompute, %llu by swap\n",
+        (unsigned long long)all.token, (unsigned long long)all.hit, (unsigned long long)all.copy,
+        (unsigned long long)all.recompute, (unsigned long long)all.swap);
     if (one) return;
     assert_true(all.token > 10000 && all.hit > 1000 && all.copy > 100 && all.recompute > 1000 && all.swap > 200);
 }

@@ -53,7 +53,8 @@ static void refused(const char *model, const char *from, const char *to, sy_stat
     struct sy_model m;
     struct sy_err err = {0};
     sy_status st = open_text(bad, &m, &err);
-    if (st != want || !strstr(err.msg, word) || !strstr(err.msg, "config.json")) fail_msg("%s: %d '%s'", to, st, err.msg);
+    if (st != want || !strstr(err.msg, word) || !strstr(err.msg, "config.json"))
+        fail_msg("%s: %d '%s'", to, st, err.msg);
     sy_delete(sy_env_default(), bad);
     sy_delete(sy_env_default(), text);
 }
@@ -65,7 +66,8 @@ static void bad_configs_are_refused_by_key(void **state)
     refused("llama", "\"silu\"", "\"relu7\"", SY_ENOSUP, "'relu7'");
     refused("llama", "\"llama3\"", "\"spiral\"", SY_ENOSUP, "'spiral'");
     refused("llama", "\"hidden_size\"", "\"hidden_sizes\"", SY_EFORMAT, "'hidden_size'");
-    refused("llama", "\"num_attention_heads\": 8", "\"num_attention_heads\": -8", SY_EFORMAT, "'num_attention_heads'");
+    refused("llama", "\"num_attention_heads\": 8", "\"num_attention_heads\": -8", SY_EFORMAT,
+            "'num_attention_heads'");
     refused("llama", "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", SY_EFORMAT, "multiple");
     refused("llama", "\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": \"small\"", SY_EFORMAT, "'rms_norm_eps'");
     refused("llama", "\"high_freq_factor\": 4.0", "\"high_freq_factor\": 0.5", SY_EFORMAT, "'high_freq_factor'");
@@ -73,7 +75,8 @@ static void bad_configs_are_refused_by_key(void **state)
     refused("llama", "\"head_dim\": 16", "\"head_dim\": 15", SY_EFORMAT, "rope");
     refused("llama", "\"architectures\"", "\"architecture\"", SY_EFORMAT, "'architectures'");
     refused("gemma3", "\"sliding_window\": 16", "\"sliding_window\": 0", SY_EFORMAT, "'sliding_window'");
-    refused("smollm3", "\"use_sliding_window\": false", "\"use_sliding_window\": true", SY_ENOSUP, "'use_sliding_window'");
+    refused("smollm3", "\"use_sliding_window\": false", "\"use_sliding_window\": true", SY_ENOSUP,
+            "'use_sliding_window'");
 }
 
 static void count_ops(const struct sy_graph *g, int *n)
@@ -139,7 +142,8 @@ static void windows_and_missing_ropes_follow_the_config(void **state)
     (void)state;
     assert_int_equal(windows("qwen2", "\"use_sliding_window\": false", "\"use_sliding_window\": false"), 0);
     assert_int_equal(windows("qwen2", "\"max_window_layers\": 21,\n  \"use_sliding_window\": false",
-                             "\"max_window_layers\": 1, \"use_sliding_window\": true"), 2);
+                             "\"max_window_layers\": 1, \"use_sliding_window\": true"),
+                     2);
     assert_int_equal(windows("mistral", "\"sliding_window\": 24", "\"sliding_window\": null"), 0);
     assert_int_equal(windows("gemma3", "\"sliding_window_pattern\": 3", "\"sliding_window_pattern\": 2"), 2);
 }

@@ -26,10 +26,7 @@ static float of_bits(uint32_t b)
     return f;
 }
 
-static bool same(float a, float b)
-{
-    return bits_of(a) == bits_of(b) || (isnan(a) && isnan(b));
-}
+static bool same(float a, float b) { return bits_of(a) == bits_of(b) || (isnan(a) && isnan(b)); }
 
 static void *slurp(const char *name, const char *ext, size_t *n)
 {
@@ -44,8 +41,7 @@ static void *slurp(const char *name, const char *ext, size_t *n)
     return at;
 }
 
-/* ---- golden vectors
- * ------------------------------------------------------------------------------------------ */
+/* ---- golden vectors ------------------------------------------------------------------------------------------ */
 
 static void test_golden(void **state)
 {
@@ -80,8 +76,7 @@ static void test_golden(void **state)
     }
 }
 
-/* ---- unpack
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- unpack -------------------------------------------------------------------------------------------------- */
 
 static bool in_codebook(const int8_t *book, int v)
 {
@@ -139,8 +134,7 @@ static void test_unpack(void **state)
     }
 }
 
-/* ---- the table
- * ------------------------------------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------------------------- */
 
 static void test_table(void **state)
 {
@@ -149,12 +143,12 @@ static void test_table(void **state)
         const char *name, *st;
         int type, len, bytes, bits, group, zero, has_min;
     } want[] = {
-        {"f32", "F32", 0, 1, 4, 0, 0, 0, 0},      {"f16", "F16", 1, 1, 2, 0, 0, 0, 0},
-        {"bf16", "BF16", 30, 1, 2, 0, 0, 0, 0},   {"q4_0", NULL, 2, 32, 18, 4, 32, 8, 0},
-        {"q4_1", NULL, 3, 32, 20, 4, 32, 0, 1},   {"q5_0", NULL, 6, 32, 22, 5, 32, 16, 0},
-        {"q5_1", NULL, 7, 32, 24, 5, 32, 0, 1},   {"q8_0", NULL, 8, 32, 34, 8, 32, 128, 0},
-        {"q2_k", NULL, 10, 256, 84, 2, 16, 0, 1}, {"q3_k", NULL, 11, 256, 110, 3, 16, 4, 0},
-        {"q4_k", NULL, 12, 256, 144, 4, 32, 0, 1}, {"q5_k", NULL, 13, 256, 176, 5, 32, 0, 1},
+        {"f32", "F32", 0, 1, 4, 0, 0, 0, 0},        {"f16", "F16", 1, 1, 2, 0, 0, 0, 0},
+        {"bf16", "BF16", 30, 1, 2, 0, 0, 0, 0},     {"q4_0", NULL, 2, 32, 18, 4, 32, 8, 0},
+        {"q4_1", NULL, 3, 32, 20, 4, 32, 0, 1},     {"q5_0", NULL, 6, 32, 22, 5, 32, 16, 0},
+        {"q5_1", NULL, 7, 32, 24, 5, 32, 0, 1},     {"q8_0", NULL, 8, 32, 34, 8, 32, 128, 0},
+        {"q2_k", NULL, 10, 256, 84, 2, 16, 0, 1},   {"q3_k", NULL, 11, 256, 110, 3, 16, 4, 0},
+        {"q4_k", NULL, 12, 256, 144, 4, 32, 0, 1},  {"q5_k", NULL, 13, 256, 176, 5, 32, 0, 1},
         {"q6_k", NULL, 14, 256, 210, 6, 16, 32, 0}, {"iq4_nl", NULL, 20, 32, 18, 8, 32, 128, 0},
     };
     for (size_t i = 0; i < SY_COUNT(want); i++) {
@@ -188,8 +182,7 @@ static void test_table(void **state)
             assert_true((*a)->affine.codebook[i - 1] < (*a)->affine.codebook[i]);
 }
 
-/* ---- half and bfloat16
- * ------------------------------------------------------------------------------------------ */
+/* ---- half and bfloat16 --------------------------------------------------------------------------------------- */
 
 /* The plain meaning of the bits: sign, exponent, fraction of the given widths. NaN for NaN. */
 static double meaning(uint32_t bits, int n_exp, int n_frac)
@@ -297,8 +290,8 @@ static void test_narrow_sweep(void **state)
         check_bf16(f);
     }
     static const float corner[] = {
-        0,        -0.0f,         65504,    65519.996f, 65520,           -65520,   65536,
-        0x1p-14f, 0x1.ffcp-15f,  0x1p-24f, 0x1p-25f,   0x1.000002p-25f, 0x1p-26f, 0x1p-126f,
+        0,         -0.0f,         65504,    65519.996f, 65520,           -65520,   65536,
+        0x1p-14f,  0x1.ffcp-15f,  0x1p-24f, 0x1p-25f,   0x1.000002p-25f, 0x1p-26f, 0x1p-126f,
         0x1p-149f, 3.4028235e38f, 3.39e38f, INFINITY,   -INFINITY,
     };
     for (size_t i = 0; i < SY_COUNT(corner); i++) {
@@ -310,8 +303,7 @@ static void test_narrow_sweep(void **state)
     assert_int_equal(sy_f32_to_bf16(of_bits(0xff800001)), 0xffc0);
 }
 
-/* ---- quantising
- * ------------------------------------------------------------------------------------------------- */
+/* ---- quantising ---------------------------------------------------------------------------------------------- */
 
 enum { N = 64 * 256 };
 
@@ -445,14 +437,10 @@ static void test_quantise_wild(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_unpack),
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_half_all),
-        cmocka_unit_test(test_narrow_ties),
-        cmocka_unit_test(test_narrow_sweep),
-        cmocka_unit_test(test_quantise_loss),
-        cmocka_unit_test(test_quantise_odd),
+        cmocka_unit_test(test_golden),        cmocka_unit_test(test_unpack),
+        cmocka_unit_test(test_table),         cmocka_unit_test(test_half_all),
+        cmocka_unit_test(test_narrow_ties),   cmocka_unit_test(test_narrow_sweep),
+        cmocka_unit_test(test_quantise_loss), cmocka_unit_test(test_quantise_odd),
         cmocka_unit_test(test_quantise_wild),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

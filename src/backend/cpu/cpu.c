@@ -76,7 +76,8 @@ static const struct sy_tensor *find(struct loader *l, const char *name)
     }
     l->used[sy_checkpoint_index(l->ckpt, t)] = true;
     if (t->format) return t;
-    (void)sy_fail(l->err, SY_ENOSUP, "tensor '%s' in '%s': data type '%s' is not supported", t->file_name, t->file, t->dtype);
+    (void)sy_fail(l->err, SY_ENOSUP, "tensor '%s' in '%s': data type '%s' is not supported", t->file_name, t->file,
+                  t->dtype);
     return NULL;
 }
 
@@ -84,7 +85,9 @@ static sy_status wrong_shape(struct loader *l, const struct sy_tensor *t, int64_
 {
     char found[64];
     if (t->n_dim < 2) snprintf(found, sizeof found, "[%lld]", (long long)t->dim[0]);
-    else snprintf(found, sizeof found, "[%lld, %lld]%s", (long long)t->dim[0], (long long)t->dim[1], t->n_dim > 2 ? " and more" : "");
+    else
+        snprintf(found, sizeof found, "[%lld, %lld]%s", (long long)t->dim[0], (long long)t->dim[1],
+                 t->n_dim > 2 ? " and more" : "");
     return sy_fail(l->err, SY_ESHAPE, "tensor '%s': expected [%lld, %lld], found %s", t->file_name, (long long)rows,
                    (long long)cols, found);
 }
@@ -145,7 +148,8 @@ static sy_status load_vector(struct loader *l, const struct sy_node *n, struct w
         at += d;
     }
     if (!st && at != n->dim[1])
-        st = sy_fail(l->err, SY_ESHAPE, "'%s': expected %lld values, found %lld", n->name, (long long)n->dim[1], (long long)at);
+        st = sy_fail(l->err, SY_ESHAPE, "'%s': expected %lld values, found %lld", n->name, (long long)n->dim[1],
+                     (long long)at);
     sy_delete(l->b->env, raw);
     return st;
 }
@@ -188,7 +192,8 @@ static void pack_some(void *ctx, int64_t i, int32_t thread)
     const struct pack_item *it = &p->item[i];
     sy_panels_pack(&it->seg->p, it->seg->tensor, 0, it->lo, it->hi, p->scratch + (size_t)thread * p->scratch_each);
     int64_t done = __atomic_add_fetch(&p->n_done, 1, __ATOMIC_RELAXED);
-    if (thread == 0 && p->b->opt.progress) p->b->opt.progress(p->b->opt.progress_ctx, (double)done / (double)p->n_item);
+    if (thread == 0 && p->b->opt.progress)
+        p->b->opt.progress(p->b->opt.progress_ctx, (double)done / (double)p->n_item);
 }
 
 enum { PANELS_PER_ITEM = 64 };
@@ -356,19 +361,22 @@ static void save_block(struct sy_backend *b, struct sy_kv_cache *c, int32_t bloc
 {
     (void)b;
     unsigned char *at = host;
-    for (int l = 0; l < c->n_layer; at += c->block_bytes[l++]) memcpy(at, block_at(c, l, block), (size_t)c->block_bytes[l]);
+    for (int l = 0; l < c->n_layer; at += c->block_bytes[l++])
+        memcpy(at, block_at(c, l, block), (size_t)c->block_bytes[l]);
 }
 
 static void restore_block(struct sy_backend *b, struct sy_kv_cache *c, int32_t block, const void *host)
 {
     (void)b;
     const unsigned char *at = host;
-    for (int l = 0; l < c->n_layer; at += c->block_bytes[l++]) memcpy(block_at(c, l, block), at, (size_t)c->block_bytes[l]);
+    for (int l = 0; l < c->n_layer; at += c->block_bytes[l++])
+        memcpy(block_at(c, l, block), at, (size_t)c->block_bytes[l]);
 }
 
 /* ---- steps ---------------------------------------------------------------------------------------------------- */
 
-static sy_status forward(struct sy_backend *b, struct sy_program *p, struct sy_kv_cache *kv, const struct sy_batch *batch)
+static sy_status forward(struct sy_backend *b, struct sy_program *p, struct sy_kv_cache *kv,
+                         const struct sy_batch *batch)
 {
     p->batch = batch;
     p->kv = kv;

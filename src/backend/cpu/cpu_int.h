@@ -15,7 +15,8 @@ struct sy_backend {
     struct sy_result result; /* of the last forward */
 };
 
-/* ---- weights: one entry per WEIGHT name of the graph -------------------------------------------------------------- */
+/* ---- weights: one entry per WEIGHT name of the graph --------------------------------------------------------------
+ */
 
 struct wseg { /* rows of a joined matrix that share a layout */
     struct sy_panels p;
@@ -40,7 +41,7 @@ struct sy_weights {
 };
 const struct wentry *cpu_weight(const struct sy_weights *, const char *name);
 
-/* ---- KV cache ------------------------------------------------------------------------------------------------------ */
+/* ---- KV cache ------------------------------------------------------------------------------------------------ */
 
 struct sy_kv_cache {
     struct sy_backend *b;
@@ -50,28 +51,28 @@ struct sy_kv_cache {
     int64_t block_bytes[1024]; /* of a block of layer i */
 };
 
-/* ---- a lowered graph ------------------------------------------------------------------------------------------------ */
+/* ---- a lowered graph ----------------------------------------------------------------------------------------- */
 
-struct value { /* where a node's rows are */
+struct value {      /* where a node's rows are */
     float *at;      /* NULL until memory is placed */
     int64_t offset; /* floats from the start of its buffer */
     int64_t ld;
-    int buffer;     /* index of the buffer it lives in, -1: none */
+    int buffer; /* index of the buffer it lives in, -1: none */
 };
 struct op;
 typedef void (*row_fn)(const struct sy_program *, const struct op *, int64_t lo, int64_t hi);
 struct op {
-    row_fn run;                 /* row ops; NULL for a product or attention */
+    row_fn run; /* row ops; NULL for a product or attention */
     const struct sy_node *node;
     const struct value *in[4], *out;
-    const float *vec;           /* a norm's weight, a bias */
+    const float *vec; /* a norm's weight, a bias */
     const struct wentry *w;
-    struct sy_epilogue epi;     /* product */
+    struct sy_epilogue epi;        /* product */
     struct sy_xmat *x[SY_X_COUNT]; /* product: its operand, by kind; preparation: what to fill */
-    const float *rope_cs;       /* table of the step */
+    const float *rope_cs;          /* table of the step */
     int64_t rope_n;
     struct sy_kv_dim kv;
-    int32_t state;              /* index of the attention's layer cache */
+    int32_t state; /* index of the attention's layer cache */
 };
 enum region_kind { REGION_ROWS, REGION_PRODUCT, REGION_ATTEND };
 struct region { /* what runs between two barriers */
@@ -89,7 +90,7 @@ struct work { /* attention of up to SY_ATTEND_Q queries of one sequence */
 struct sy_program {
     struct sy_backend *b;
     struct sy_arena arena;
-    struct sy_pages mem;        /* activations */
+    struct sy_pages mem; /* activations */
     struct sy_shape shape;
     int32_t block_len;
     const struct sy_node *node; /* the graph's, copied */
@@ -103,12 +104,12 @@ struct sy_program {
     const struct value *result; /* the logits */
     const struct value *hidden; /* operand of the product that made the logits; NULL: none */
     int32_t d_model;
-    int32_t *token;             /* [out] */
+    int32_t *token; /* [out] */
     int32_t n_vocab;
     /* attention */
-    struct work *work;          /* [tok] at most */
-    float *partial;             /* one slice per thread, or per item when items are few */
-    int64_t partial_slice;      /* floats */
+    struct work *work;     /* [tok] at most */
+    float *partial;        /* one slice per thread, or per item when items are few */
+    int64_t partial_slice; /* floats */
     /* of the step that runs */
     const struct sy_batch *batch;
     struct sy_kv_cache *kv;

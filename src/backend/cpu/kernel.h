@@ -1,22 +1,22 @@
 /* kernel.h - the CPU's kernels: tables of functions, one table per family and instruction set.
  *
  * kernel/<isa>/<family>.c defines `const struct sy_kernels_<family> sy_<family>_<isa>`; isa.mk gives the folder's
- * compiler flags, isa.c (family "isa") says whether this machine can run it. kernel/generic/ is the meaning: complete,
- * portable scalar C. Another folder overrides by leaving entries non-NULL. sy_kernels_pick() merges the tables of the
- * usable folders, slowest first, so an entry comes from the best folder that has it.
+ * compiler flags, isa.c (family "isa") says whether this machine can run it. kernel/generic/ is the meaning:
+ * complete, portable scalar C. Another folder overrides by leaving entries non-NULL. sy_kernels_pick() merges the
+ * tables of the usable folders, slowest first, so an entry comes from the best folder that has it.
  *
  * All kernels: one thread per call, no allocation, any alignment of f32 rows, any sizes >= 1. One result element is
  * always computed in the same order of operations, whatever the number of rows in the call, the tile it falls in or
  * the thread: a batch changes no bit. Dims are elements, ld* is the distance of rows in elements. */
 #pragma once
-#include "graph/graph.h"
 #include "backend/backend.h"
+#include "graph/graph.h"
 
 struct sy_kernels_isa {
-    int rank;              /* generic 0, avx2 10, avx512 20, avx512vnni 21, ... : tens are what SYSTOLE_ISA names */
-    bool (*usable)(void);  /* asks the CPU and the operating system; executes nothing of the set itself */
-    bool bf16;             /* multiplies bfloat16 in hardware */
-    bool bf16_codes;       /* so much faster than int8 that codes are better widened to it: layouts B8, B4 */
+    int rank;             /* generic 0, avx2 10, avx512 20, avx512vnni 21, ... : tens are what SYSTOLE_ISA names */
+    bool (*usable)(void); /* asks the CPU and the operating system; executes nothing of the set itself */
+    bool bf16;            /* multiplies bfloat16 in hardware */
+    bool bf16_codes;      /* so much faster than int8 that codes are better widened to it: layouts B8, B4 */
 };
 
 /* ---- matrix products: layouts in layout.h ------------------------------------------------------------------- */
@@ -35,9 +35,9 @@ enum sy_layout {
 enum sy_xkind { SY_X_F32, SY_X_BF16, SY_X_I8, SY_X_COUNT };
 struct sy_panels;
 struct sy_xmat;
-struct sy_epilogue {      /* y = acc (+ bias[col]) (+ add[row][col]); NULL: not */
-    const float *bias;    /* indexed by the matrix's own columns */
-    const float *add;     /* may be y itself (residual) */
+struct sy_epilogue {   /* y = acc (+ bias[col]) (+ add[row][col]); NULL: not */
+    const float *bias; /* indexed by the matrix's own columns */
+    const float *add;  /* may be y itself (residual) */
     int64_t ld_add;
 };
 struct sy_kernels_gemm {
@@ -66,20 +66,23 @@ struct sy_kernels_attend {
 /* ---- rows of vectors ------------------------------------------------------------------------------------------ */
 
 struct sy_kernels_vec {
-    /* y = x / sqrt(mean(x^2) + eps) * w over each of `group` consecutive runs of d in a row; w NULL: 1. y may be x. */
+    /* y = x / sqrt(mean(x^2) + eps) * w over each of `group` consecutive runs of d in a row; w NULL: 1. y may be x.
+     */
     void (*norm)(const float *x, int64_t ldx, const float *w, float eps, int64_t rows, int64_t group, int64_t d,
                  float *y, int64_t ldy);
     /* cos and sin of pos * inv_freq[i], times mscale: cs [rows][n][2] */
     void (*rope_table)(const float *inv_freq, int64_t n, float mscale, const int32_t *pos, int64_t rows, float *cs);
     /* Rotates n_head heads of each row; y may be x. */
-    void (*rope)(const float *x, int64_t ldx, int64_t rows, int64_t n_head, const struct sy_rope_dim *, const float *cs,
-                 float *y, int64_t ldy);
+    void (*rope)(const float *x, int64_t ldx, int64_t rows, int64_t n_head, const struct sy_rope_dim *,
+                 const float *cs, float *y, int64_t ldy);
     void (*act)(enum sy_fn, const float *x, int64_t ldx, int64_t rows, int64_t d, float *y, int64_t ldy);
     void (*glu)(enum sy_fn, const float *gate, int64_t ldg, const float *up, int64_t ldu, int64_t rows, int64_t d,
                 float *y, int64_t ldy);
     /* ldb 0: one row of b serves all rows (a bias) */
-    void (*add)(const float *a, int64_t lda, const float *b, int64_t ldb, int64_t rows, int64_t d, float *y, int64_t ldy);
-    void (*mul)(const float *a, int64_t lda, const float *b, int64_t ldb, int64_t rows, int64_t d, float *y, int64_t ldy);
+    void (*add)(const float *a, int64_t lda, const float *b, int64_t ldb, int64_t rows, int64_t d, float *y,
+                int64_t ldy);
+    void (*mul)(const float *a, int64_t lda, const float *b, int64_t ldb, int64_t rows, int64_t d, float *y,
+                int64_t ldy);
     void (*scale)(const float *x, int64_t ldx, float c, int64_t rows, int64_t d, float *y, int64_t ldy);
     void (*softcap)(const float *x, int64_t ldx, float c, int64_t rows, int64_t d, float *y, int64_t ldy);
     int32_t (*argmax)(const float *x, int64_t n); /* lowest index wins; NaN never wins unless all are */
@@ -102,7 +105,7 @@ struct sy_kernels {
     struct sy_kernels_vec vec;
     struct sy_kernels_peak peak;
     bool bf16, bf16_codes; /* of one of the folders in use */
-    char isa[96]; /* folders in use, best last: "generic avx2 avx512 avx512vnni" */
+    char isa[96];          /* folders in use, best last: "generic avx2 avx512 avx512vnni" */
 };
 struct sy_kernel_entry {
     const char *family, *isa;

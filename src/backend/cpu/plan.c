@@ -1,10 +1,11 @@
 /* plan.c - lowering a graph to regions.
  *
- * A region is what runs between two barriers: a matrix product, attention, or a run of row ops. A row op computes a row
- * of its result from the same row of its operands, so any number of them run one after the other on a chunk of rows
- * while that chunk is in the cache: norm + quantise, the norms and ropes of q and k + the write to the KV cache, GLU +
- * quantise. A residual ADD behind a product becomes the product's epilogue. PART is a view. Elementwise ops write over
- * their operand where nobody else reads it. Buffers of values that never live in the same region share memory. */
+ * A region is what runs between two barriers: a matrix product, attention, or a run of row ops. A row op computes a
+ * row of its result from the same row of its operands, so any number of them run one after the other on a chunk of
+ * rows while that chunk is in the cache: norm + quantise, the norms and ropes of q and k + the write to the KV cache,
+ * GLU + quantise. A residual ADD behind a product becomes the product's epilogue. PART is a view. Elementwise ops
+ * write over their operand where nobody else reads it. Buffers of values that never live in the same region share
+ * memory. */
 #include <string.h>
 
 #include "backend/cpu/cpu_int.h"
@@ -19,9 +20,9 @@ struct plan {
     struct sy_err *err;
     sy_status st;
     uint32_t n_node;
-    int *n_use;      /* by node: consumers */
-    bool *on_out;    /* by node */
-    bool *fused;     /* ADD nodes that live in a product's epilogue */
+    int *n_use;   /* by node: consumers */
+    bool *on_out; /* by node */
+    bool *fused;  /* ADD nodes that live in a product's epilogue */
     struct buffer *buf;
     int n_buf, cap_buf;
     struct sy_xmat *x; /* prepared operands; their buffer and node beside them */
@@ -29,7 +30,7 @@ struct plan {
     uint32_t *x_node;
     int n_x, cap_x;
     int n_state;
-    uint32_t now;    /* the node being planned */
+    uint32_t now; /* the node being planned */
 };
 
 static sy_status out_of_memory(struct plan *l)
@@ -58,7 +59,8 @@ static struct op *push_op(struct plan *l, enum region_kind kind, bool on_out, co
     return o;
 }
 
-/* ---- buffers ------------------------------------------------------------------------------------------------------ */
+/* ---- buffers ------------------------------------------------------------------------------------------------------
+ */
 
 static int new_buffer(struct plan *l, size_t bytes)
 {
@@ -72,10 +74,7 @@ static void touch(struct plan *l, int buffer)
     if (buffer >= 0) l->buf[buffer].last = region_now(l);
 }
 
-static int64_t rows_max(const struct plan *l, bool on_out)
-{
-    return on_out ? l->p->shape.out : l->p->shape.tok;
-}
+static int64_t rows_max(const struct plan *l, bool on_out) { return on_out ? l->p->shape.out : l->p->shape.tok; }
 
 static void own_value(struct plan *l, uint32_t id)
 {
@@ -96,8 +95,8 @@ static bool last_reader(const struct plan *l, uint32_t id, uint32_t me)
         for (size_t k = 0; k < SY_COUNT(m->in); k++) {
             if (m->in[k].id == id && i > l->now && i != me) return false;
             if (!parent || m->in[k].id != parent || i == id) continue;
-            bool apart = m->op == SY_OP_PART &&
-                         (m->attr.part.hi <= n->attr.part.lo || m->attr.part.lo >= n->attr.part.hi);
+            bool apart =
+                m->op == SY_OP_PART && (m->attr.part.hi <= n->attr.part.lo || m->attr.part.lo >= n->attr.part.hi);
             if (!apart) return false;
         }
     }
@@ -130,7 +129,8 @@ static const float *vector(struct plan *l, sy_val v)
     return e->vec;
 }
 
-/* ---- matrix products --------------------------------------------------------------------------------------------- */
+/* ---- matrix products ---------------------------------------------------------------------------------------------
+ */
 
 /* The operand of a product, prepared as `kind`: made once, by a row op that joins the region of its producer. */
 static struct sy_xmat *prepared(struct plan *l, uint32_t id, enum sy_xkind kind)
@@ -199,7 +199,7 @@ static void plan_linear(struct plan *l, uint32_t id)
     l->fused[add] = true;
 }
 
-/* ---- the other ops ------------------------------------------------------------------------------------------------- */
+/* ---- the other ops ------------------------------------------------------------------------------------------- */
 
 static void plan_attend(struct plan *l, uint32_t id)
 {
@@ -246,9 +246,7 @@ static void plan_row_op(struct plan *l, uint32_t id)
         sy_assert(o->w && o->w->table);
         writes(l, o, id, 0);
         return;
-    case SY_OP_NORM:
-        o->vec = vector(l, n->in[1]);
-        break;
+    case SY_OP_NORM: o->vec = vector(l, n->in[1]); break;
     case SY_OP_ROPE: {
         const struct rope_table *t = rope_table(l, &n->attr.rope);
         o->rope_cs = t->cs;
@@ -259,9 +257,7 @@ static void plan_row_op(struct plan *l, uint32_t id)
         reads(l, o, 0, n->in[0]);
         writes(l, o, id, 0);
         return;
-    case SY_OP_SAMPLE:
-        reads(l, o, 0, n->in[0]);
-        return;
+    case SY_OP_SAMPLE: reads(l, o, 0, n->in[0]); return;
     case SY_OP_GLU:
     case SY_OP_ADD:
     case SY_OP_MUL:
@@ -411,8 +407,8 @@ static void keep_results(struct plan *l, uint32_t sample)
     touch(l, p->hidden->buffer);
 }
 
-sy_status cpu_compile(struct sy_backend *b, const struct sy_graph *g, const struct sy_weights *w, struct sy_cache_dim dim,
-                      struct sy_program **out, struct sy_err *err)
+sy_status cpu_compile(struct sy_backend *b, const struct sy_graph *g, const struct sy_weights *w,
+                      struct sy_cache_dim dim, struct sy_program **out, struct sy_err *err)
 {
     struct sy_program *p = sy_new(b->env, sizeof *p);
     if (!p) return sy_fail(err, SY_ENOMEM, "no memory for a program");

@@ -82,7 +82,8 @@ static void row_softcap(const struct sy_program *p, const struct op *o, int64_t 
 static void row_rows(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
 {
     for (int64_t r = lo; r < hi; r++)
-        memcpy(row_of(o->out, r), row_of(o->in[0], p->batch->field[SY_OUT][r]), (size_t)o->node->dim[1] * sizeof(float));
+        memcpy(row_of(o->out, r), row_of(o->in[0], p->batch->field[SY_OUT][r]),
+               (size_t)o->node->dim[1] * sizeof(float));
 }
 
 static void row_sample(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
@@ -104,12 +105,13 @@ void cpu_row_kv_write(const struct sy_program *p, const struct op *o, int64_t lo
 }
 
 const row_fn cpu_row_fns[SY_OP_COUNT] = {
-    [SY_OP_EMBED] = row_embed, [SY_OP_NORM] = row_norm,       [SY_OP_ROPE] = row_rope, [SY_OP_ACT] = row_act,
-    [SY_OP_GLU] = row_glu,     [SY_OP_ADD] = row_add,         [SY_OP_MUL] = row_mul,   [SY_OP_SCALE] = row_scale,
+    [SY_OP_EMBED] = row_embed, [SY_OP_NORM] = row_norm,       [SY_OP_ROPE] = row_rope,     [SY_OP_ACT] = row_act,
+    [SY_OP_GLU] = row_glu,     [SY_OP_ADD] = row_add,         [SY_OP_MUL] = row_mul,       [SY_OP_SCALE] = row_scale,
     [SY_OP_ROWS] = row_rows,   [SY_OP_SOFTCAP] = row_softcap, [SY_OP_SAMPLE] = row_sample,
 };
 
-/* ---- regions ------------------------------------------------------------------------------------------------------ */
+/* ---- regions ------------------------------------------------------------------------------------------------------
+ */
 
 struct span {
     struct sy_program *p;
@@ -141,7 +143,8 @@ static void run_product(void *ctx, int64_t item, int32_t thread)
     int64_t lo = item / s->n_row * s->panel_chunk, hi = lo + s->panel_chunk, first = 0;
     for (int i = 0; i < o->w->n_seg; i++) {
         const struct wseg *g = &o->w->seg[i];
-        int64_t n = (g->p.n + SY_PANEL - 1) / SY_PANEL, a = lo > first ? lo - first : 0, b = hi - first < n ? hi - first : n;
+        int64_t n = (g->p.n + SY_PANEL - 1) / SY_PANEL, a = lo > first ? lo - first : 0,
+                b = hi - first < n ? hi - first : n;
         first += n;
         if (a >= b) continue;
         struct sy_epilogue e = o->epi;
@@ -169,9 +172,10 @@ static void region_product(struct span *s)
     sy_pool_run(s->p->b->pool, s->n_row * s->n_panel, run_product, s);
 }
 
-/* ---- attention ------------------------------------------------------------------------------------------------------ */
+/* ---- attention ----------------------------------------------------------------------------------------------- */
 
-static struct sy_attend attend_item(const struct sy_program *p, const struct op *o, const struct work *w, int32_t kv_head)
+static struct sy_attend attend_item(const struct sy_program *p, const struct op *o, const struct work *w,
+                                    int32_t kv_head)
 {
     const struct sy_attn_dim *a = &o->node->attr.attn;
     int32_t group = a->n_head / a->n_kv, seq = w->seq;
