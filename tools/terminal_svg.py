@@ -97,7 +97,7 @@ def draw(lines, columns, title):
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("--columns", type=int, default=96)
+    p.add_argument("--columns", type=int, default=104)
     p.add_argument("--rows", type=int, default=30)
     p.add_argument("--title", default="terminal")
     p.add_argument("-o", "--out", required=True)
