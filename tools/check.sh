@@ -25,7 +25,8 @@ if [ "$1" = --one ]; then
         grep -a '^skipped' "$log" | sed 's/^/          /'
     else
         printf '  FAILED  %-44s exit %d, %d s; %s:\n' "$3" "$code" "$took" "$log"
-        grep -aE 'FAILED|ERROR|error|: runtime|SUMMARY|systole: ' "$log" | head -20 | sed 's/^/          /'
+        { grep -aE 'FAILED|: runtime|SUMMARY' "$log" | head -20; grep -aE 'ERROR|error|systole: ' "$log" | head -10; } |
+            sed 's/^/          /'
     fi
     exit 0
 fi
