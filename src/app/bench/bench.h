@@ -22,5 +22,8 @@ struct sy_bench_watcher {
     struct sy_progress bar;
 };
 struct sy_watch sy_bench_watch(struct sy_bench_watcher *, struct sy_app *, const char *label);
+/* Where tables go: standard output, unless that is where --json goes. */
+FILE *sy_bench_table(const struct sy_args *);
 /* Prints a table, then the frontiers of a sweep when there is a price. */
-void sy_bench_print(struct sy_buf *table, struct sy_point *, size_t n, const char *what, struct sy_price);
+void sy_bench_print(const struct sy_args *, struct sy_buf *table, struct sy_point *, size_t n, const char *what,
+                    struct sy_price);

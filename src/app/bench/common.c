@@ -84,13 +84,21 @@ struct sy_watch sy_bench_watch(struct sy_bench_watcher *w, struct sy_app *app, c
     return (struct sy_watch){on_progress, on_stop, w};
 }
 
-void sy_bench_print(struct sy_buf *table, struct sy_point *p, size_t n, const char *what, struct sy_price price)
+FILE *sy_bench_table(const struct sy_args *a)
+{
+    const char *json = sy_arg_text(a, "json");
+    return json && !strcmp(json, "-") ? stderr : stdout;
+}
+
+void sy_bench_print(const struct sy_args *a, struct sy_buf *table, struct sy_point *p, size_t n, const char *what,
+                    struct sy_price price)
 {
     for (size_t i = 0; i < n; i++) p[i].cost = sy_dollars_of(price, p[i].in_tok_s, p[i].out_tok_s);
     if (price.chip_hour > 0) {
         sy_pareto(p, n);
         sy_pareto_print(p, n, what, table);
     }
-    if (table->len) fwrite(table->at, 1, table->len, stdout);
-    fflush(stdout);
+    FILE *to = sy_bench_table(a);
+    if (table->len) fwrite(table->at, 1, table->len, to);
+    fflush(to);
 }

@@ -8,6 +8,7 @@
 enum { ROWS_MAX = 4096 };
 
 struct shown {
+    FILE *table;
     struct sy_bench_watcher w;
     struct sy_watch watch;
     struct sy_buf machine, results; /* parts of the JSON */
@@ -29,8 +30,8 @@ static void on_peaks(void *ctx, const char *isa, const struct sy_peaks *p)
         giga(p->f32, a[0]);
         giga(p->bf16, a[1]);
         giga(p->int8, a[2]);
-        printf("%-10s multiply-add, GOP/s:  f32 %s  bf16 %s  int8 %s  (%d threads)\n", isa, a[0], a[1], a[2],
-               p->n_thread);
+        fprintf(s->table, "%-10s multiply-add, GOP/s:  f32 %s  bf16 %s  int8 %s  (%d threads)\n", isa, a[0], a[1],
+                a[2], p->n_thread);
         sy_jout_line(&s->levels);
         sy_jout_open(&s->levels, NULL, '{');
         sy_jout_text(&s->levels, "isa", isa);
@@ -44,16 +45,16 @@ static void on_peaks(void *ctx, const char *isa, const struct sy_peaks *p)
     giga(p->l3, a[1]);
     giga(p->l2, a[2]);
     giga(p->l1, a[3]);
-    printf("%-10s read, GB/s:  memory %s  L3 %s  L2 %s  L1 %s  (%d threads)\n\n", "machine", a[0], a[1], a[2], a[3],
-           p->n_thread);
+    fprintf(s->table, "%-10s read, GB/s:  memory %s  L3 %s  L2 %s  L1 %s  (%d threads)\n\n", "machine", a[0], a[1],
+            a[2], a[3], p->n_thread);
     struct sy_jout j = {&s->machine, true};
     sy_jout_int(&j, "threads", p->n_thread);
     sy_jout_num(&j, "memory_gb_s", p->memory / 1e9);
     sy_jout_num(&j, "l3_gb_s", p->l3 / 1e9);
     sy_jout_num(&j, "l2_gb_s", p->l2 / 1e9);
     sy_jout_num(&j, "l1_gb_s", p->l1 / 1e9);
-    printf("%-10s %-7s %-18s %-36s %6s %12s %9s %10s %9s\n", "isa", "family", "kernel", "shape", "rows", "us", "GB/s",
-           "GOP/s", "of limit");
+    fprintf(s->table, "%-10s %-7s %-18s %-36s %6s %12s %9s %10s %9s\n", "isa", "family", "kernel", "shape", "rows",
+            "us", "GB/s", "GOP/s", "of limit");
 }
 
 static void on_result(void *ctx, const struct sy_kernel_result *r)
@@ -62,10 +63,10 @@ static void on_result(void *ctx, const struct sy_kernel_result *r)
     char ops[16];
     sy_progress_end(&s->w.bar);
     giga(r->seconds > 0 ? r->ops / r->seconds : 0, ops);
-    printf("%-10s %-7s %-18s %-36s %6lld %12.2f %9.2f %10s %8.0f%%\n", r->isa, r->family, r->kernel, r->shape,
-           (long long)r->rows, r->seconds * 1e6, r->seconds > 0 ? r->bytes / r->seconds / 1e9 : 0, ops,
-           r->share * 100);
-    fflush(stdout);
+    fprintf(s->table, "%-10s %-7s %-18s %-36s %6lld %12.2f %9.2f %10s %8.0f%%\n", r->isa, r->family, r->kernel,
+            r->shape, (long long)r->rows, r->seconds * 1e6, r->seconds > 0 ? r->bytes / r->seconds / 1e9 : 0, ops,
+            r->share * 100);
+    fflush(s->table);
     struct sy_jout *j = &s->list;
     sy_jout_line(j);
     sy_jout_open(j, NULL, '{');
@@ -112,8 +113,8 @@ static sy_status by_threads(struct sy_args *a, struct shown *s, int32_t most, st
         char f[7][16];
         const double v[7] = {p.memory, p.l3, p.l2, p.l1, p.f32, p.bf16, p.int8};
         for (int i = 0; i < 7; i++) giga(v[i], f[i]);
-        printf("%3d thread%s  GB/s: memory %s  L3 %s  L2 %s  L1 %s   GOP/s: f32 %s  bf16 %s  int8 %s\n", n,
-               n == 1 ? " " : "s", f[0], f[1], f[2], f[3], f[4], f[5], f[6]);
+        fprintf(s->table, "%3d thread%s  GB/s: memory %s  L3 %s  L2 %s  L1 %s   GOP/s: f32 %s  bf16 %s  int8 %s\n", n,
+                n == 1 ? " " : "s", f[0], f[1], f[2], f[3], f[4], f[5], f[6]);
         sy_jout_open(&j, NULL, '{');
         static const char *const name[7] = {"memory_gb_s", "l3_gb_s",    "l2_gb_s",   "l1_gb_s",
                                             "f32_gop_s",   "bf16_gop_s", "int8_gop_s"};
@@ -143,7 +144,7 @@ static sy_status write_json(const struct sy_args *a, const struct shown *s, cons
 sy_status sy_bench_kernels(struct sy_args *a, struct sy_err *err)
 {
     double *list;
-    struct shown s = {0};
+    struct shown s = {.table = sy_bench_table(a)};
     struct sy_buf levels;
     struct sy_kernels_opt o = {.isa = sy_arg_text(a, "isa"),
                                .family = sy_arg_text(a, "family"),
@@ -156,6 +157,8 @@ sy_status sy_bench_kernels(struct sy_args *a, struct sy_err *err)
                                .ctx = &s};
     sy_status st = sy_bench_list(a, "rows", sy_arg_text(a, "rows"), 1, ROWS_MAX, true, &list, &o.n_rows, err);
     int32_t *rows = st ? NULL : sy_arena_array(&a->arena, o.n_rows, sizeof *rows);
+    struct sy_kernels known;
+    if (!st) st = sy_kernels_pick(o.isa, &known, err); /* before anything is measured */
     if (!st && !rows) st = sy_fail(err, SY_ENOMEM, "no memory for --rows");
     if (st) return st;
     for (size_t i = 0; i < o.n_rows; i++) rows[i] = (int32_t)list[i];

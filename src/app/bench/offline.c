@@ -108,7 +108,7 @@ static sy_status run_sweep(struct sy_args *a, struct sweep *s, struct sy_err *er
     if (!st) {
         for (size_t i = 0; i < s->o.n_batch; i++) s->point[i] = point_of(&s->row[i]);
         print_table(s, &b);
-        sy_bench_print(&b, s->point, s->o.n_batch, "batch", sy_bench_price(a));
+        sy_bench_print(a, &b, s->point, s->o.n_batch, "batch", sy_bench_price(a));
         if (sy_arg_given(a, "json")) st = write_json(a, e, s, err);
     }
     sy_buf_release(&b);
@@ -119,7 +119,8 @@ static sy_status run_sweep(struct sy_args *a, struct sweep *s, struct sy_err *er
 static sy_status run_mixed(struct sy_args *a, struct sweep *s, struct sy_err *err)
 {
     static const char *const name[] = {"continuous", "static"};
-    int32_t seq_max = s->o.batch[s->o.n_batch - 1];
+    int32_t seq_max = 1;
+    for (size_t i = 0; i < s->o.n_batch; i++) seq_max = s->o.batch[i] > seq_max ? s->o.batch[i] : seq_max;
     struct sy_bench_watcher w;
     struct sy_mixed m;
     struct sy_mixed_opt o = {.seq_max = seq_max,
@@ -136,13 +137,14 @@ static sy_status run_mixed(struct sy_args *a, struct sweep *s, struct sy_err *er
     struct sy_buf b;
     sy_buf_init(&b, &a->app->env, 0);
     struct sy_jout j = {&b, false};
+    FILE *to = sy_bench_table(a);
     sy_jout_open(&j, NULL, '{');
-    printf("%d requests, %d at once, %.0f..%d in, %.0f..%d out; medians of %d\n", o.n_request, seq_max,
-           o.range * o.n_in, o.n_in, o.range * o.n_out, o.n_out, o.n_repeat);
-    printf("%-12s %14s %10s %12s %10s\n", "batching", "output tok/s", "req/s", "mean E2E s", "seconds");
+    fprintf(to, "%d requests, %d at once, %.0f..%d in, %.0f..%d out; medians of %d\n", o.n_request, seq_max,
+            o.range * o.n_in, o.n_in, o.range * o.n_out, o.n_out, o.n_repeat);
+    fprintf(to, "%-12s %14s %10s %12s %10s\n", "batching", "output tok/s", "req/s", "mean E2E s", "seconds");
     for (int i = 0; i < 2; i++) {
-        printf("%-12s %14.1f %10.3f %12.3f %10.2f\n", name[i], m.out_tok_s[i], m.request_s[i], m.mean_e2e_s[i],
-               m.seconds[i]);
+        fprintf(to, "%-12s %14.1f %10.3f %12.3f %10.2f\n", name[i], m.out_tok_s[i], m.request_s[i], m.mean_e2e_s[i],
+                m.seconds[i]);
         sy_jout_open(&j, name[i], '{');
         sy_jout_num(&j, "output_tok_s", m.out_tok_s[i]);
         sy_jout_num(&j, "request_s", m.request_s[i]);
@@ -150,7 +152,7 @@ static sy_status run_mixed(struct sy_args *a, struct sweep *s, struct sy_err *er
         sy_jout_num(&j, "seconds", m.seconds[i]);
         sy_jout_close(&j, '}');
     }
-    printf("continuous over static: %+.1f %%\n", m.gain * 100);
+    fprintf(to, "continuous over static: %+.1f %%\n", m.gain * 100);
     sy_jout_num(&j, "gain", m.gain);
     sy_jout_close(&j, '}');
     sy_buf_char(&b, '\n');

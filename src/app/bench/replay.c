@@ -65,8 +65,9 @@ sy_status sy_bench_replay(struct sy_args *a, struct sy_err *err)
     if (!r.same)
         return sy_fail(err, SY_EIO, "step %llu differs from the record, %s", (unsigned long long)r.step,
                        r.difference);
-    printf("%llu requests, %llu steps, %llu tokens: the same, step for step; %.3f s in steps then, %.3f s now\n",
-           (unsigned long long)r.n_request, (unsigned long long)r.n_step, (unsigned long long)r.n_token, r.recorded_s,
-           r.now_s);
+    fprintf(sy_bench_table(a),
+            "%llu requests, %llu steps, %llu tokens: the same, step for step; %.3f s in steps then, %.3f s now\n",
+            (unsigned long long)r.n_request, (unsigned long long)r.n_step, (unsigned long long)r.n_token,
+            r.recorded_s, r.now_s);
     return SY_OK;
 }

@@ -135,7 +135,7 @@ static sy_status run_point(struct sweep *s, size_t i, struct sy_err *err)
     if (!st) st = run_load(s, sessions_of(s, at), sy_bench_seed(s->o.seed, 2 * i + 1), users, rate, &s->seen[i], err);
     sy_progress_end(&w.bar);
     if (st) return st;
-    sy_serving_print(&s->seen[i]);
+    sy_serving_print(sy_bench_table(a), &s->seen[i]);
     s->point[i] = sy_serving_point(&s->seen[i]);
     return SY_OK;
 }
@@ -155,7 +155,7 @@ static sy_status run_sweep(struct sweep *s, struct sy_err *err)
     if (st) return st;
     struct sy_buf b;
     sy_buf_init(&b, &a->app->env, 0);
-    sy_bench_print(&b, s->point, s->n, s->by_rate ? "rate" : "concurrency", sy_bench_price(a));
+    sy_bench_print(a, &b, s->point, s->n, s->by_rate ? "rate" : "concurrency", sy_bench_price(a));
     sy_buf_release(&b);
     if (sy_arg_given(a, "json")) st = sy_serving_json(a, &s->o, s->seen, s->point, s->n, err);
     if (!st && n_done == 0) st = sy_fail(err, SY_EIO, "no request was answered: %s", s->seen[0].error[0].kind);

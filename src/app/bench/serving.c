@@ -16,34 +16,35 @@ sy_status sy_serving_check(const struct sy_args *a, struct sy_err *err)
     return SY_OK;
 }
 
-static void print_row(const char *name, const struct sy_summary *v)
+static void print_row(FILE *f, const char *name, const struct sy_summary *v)
 {
-    printf("  %-5s %10.2f %10.2f %10.2f %10.2f %10.2f\n", name, v->mean * 1e3, v->median * 1e3, v->p90 * 1e3,
-           v->p99 * 1e3, v->p999 * 1e3);
+    fprintf(f, "  %-5s %10.2f %10.2f %10.2f %10.2f %10.2f\n", name, v->mean * 1e3, v->median * 1e3, v->p90 * 1e3,
+            v->p99 * 1e3, v->p999 * 1e3);
 }
 
-void sy_serving_print(const struct sy_load_seen *s)
+void sy_serving_print(FILE *f, const struct sy_load_seen *s)
 {
     double d = s->duration_s > 0 ? s->duration_s : 1;
     int64_t failed = s->n_request - s->n_done;
-    if (s->concurrency > 0) printf("concurrency %g: ", s->concurrency);
-    else if (s->rate > 0) printf("rate %g/s: ", s->rate);
-    else printf("as recorded: ");
-    printf("%lld requests, %lld failed, %.2f s; %.2f req/s, %.1f in + %.1f out = %.1f tok/s; client at %.1f %% of a "
-           "CPU\n",
-           (long long)s->n_request, (long long)failed, s->duration_s, (double)s->n_done / d, (double)s->n_in / d,
-           (double)s->n_out / d, (double)(s->n_in + s->n_out) / d, s->cpu_share * 100);
+    if (s->concurrency > 0) fprintf(f, "concurrency %g: ", s->concurrency);
+    else if (s->rate > 0) fprintf(f, "rate %g/s: ", s->rate);
+    else fprintf(f, "as recorded: ");
+    fprintf(f,
+            "%lld requests, %lld failed, %.2f s; %.2f req/s, %.1f in + %.1f out = %.1f tok/s; client at %.1f %% of a "
+            "CPU\n",
+            (long long)s->n_request, (long long)failed, s->duration_s, (double)s->n_done / d, (double)s->n_in / d,
+            (double)s->n_out / d, (double)(s->n_in + s->n_out) / d, s->cpu_share * 100);
     for (int i = 0; i < s->n_error; i++)
-        printf("  %lld x %s%s%s\n", (long long)s->error[i].n, s->error[i].kind, s->error[i].example[0] ? ": " : "",
-               s->error[i].example);
-    if (s->n_short) printf("  %lld answers have fewer tokens than were asked for\n", (long long)s->n_short);
+        fprintf(f, "  %lld x %s%s%s\n", (long long)s->error[i].n, s->error[i].kind,
+                s->error[i].example[0] ? ": " : "", s->error[i].example);
+    if (s->n_short) fprintf(f, "  %lld answers have fewer tokens than were asked for\n", (long long)s->n_short);
     if (s->n_done == 0) return;
-    printf("  %-5s %10s %10s %10s %10s %10s\n", "ms", "mean", "median", "p90", "p99", "p99.9");
-    print_row("TTFT", &s->ttft);
-    print_row("TPOT", &s->tpot);
-    print_row("ITL", &s->itl);
-    print_row("E2E", &s->e2e);
-    fflush(stdout);
+    fprintf(f, "  %-5s %10s %10s %10s %10s %10s\n", "ms", "mean", "median", "p90", "p99", "p99.9");
+    print_row(f, "TTFT", &s->ttft);
+    print_row(f, "TPOT", &s->tpot);
+    print_row(f, "ITL", &s->itl);
+    print_row(f, "E2E", &s->e2e);
+    fflush(f);
 }
 
 struct sy_point sy_serving_point(const struct sy_load_seen *s)
