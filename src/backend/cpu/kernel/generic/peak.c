@@ -6,8 +6,8 @@ enum { LANES = 32 };
 static int64_t f32(int64_t rounds, void *sink)
 {
     float acc[LANES] = {0}, *out = sink;
-    const volatile float source[2] = {1.0f, 0.5f}; /* read here, so that nothing is computed beforehand */
-    float a = source[0], b = source[1];
+    const volatile float one = 1.0f, half = 0.5f; /* read here, so that nothing is computed beforehand */
+    float a = one, b = half;
     for (int64_t r = 0; r < rounds; r++)
         for (int i = 0; i < LANES; i++) acc[i] = acc[i] * a + b;
     for (int i = 0; i < LANES; i++) out[i % 16] += acc[i];
