@@ -164,6 +164,30 @@ void engine_tables_free(struct sy_engine *e)
     if (e->trace) fclose(e->trace);
 }
 
+static void add_window(struct sy_engine *e, int32_t window, double share)
+{
+    int32_t i = 0, most = (int32_t)SY_COUNT(e->kv_window);
+    while (i < e->n_kv_window && e->kv_window[i].window != window && i + 1 < most) i++;
+    if (i == e->n_kv_window) e->kv_window[e->n_kv_window++].window = window;
+    e->kv_window[i].share += share;
+}
+
+/* What of a sequence's keys and values a decode step reads. */
+static void find_windows(struct sy_engine *e)
+{
+    uint32_t n;
+    const struct sy_node *node = sy_graph_nodes(e->graph, &n);
+    double all = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t i = 1; i < n; i++) {
+            const struct sy_attn_dim *a = &node[i].attr.attn;
+            if (node[i].op != SY_OP_ATTEND) continue;
+            double each = (double)a->n_kv * (a->d_key + a->d_val);
+            if (pass == 0) all += each;
+            else add_window(e, a->window, each / all);
+        }
+}
+
 static sy_status allocate(struct sy_engine *e, struct sy_shape shape, struct sy_err *err)
 {
     struct sy_cache_dim dim = {e->plan.block_len, e->plan.n_block, 1};
@@ -172,6 +196,7 @@ static sy_status allocate(struct sy_engine *e, struct sy_shape shape, struct sy_
     if (!st) st = e->ops->allocate_kv_cache(e->backend, e->graph, dim, &e->kv, err);
     if (!st) st = engine_tables_new(e, shape, err);
     if (st) return st;
+    find_windows(e);
     e->ops->weights_bytes(e->weights, &e->plan.weight_bytes_step, &e->plan.weight_bytes_held);
     e->ops->device(e->backend, &e->plan.device, false);
     return SY_OK;

@@ -53,6 +53,10 @@ struct pace {           /* measured step times, in ns: what a prefill chunk may 
     double decode_step; /* a step without prefill */
     double prefill_tok; /* one prompt token more */
 };
+struct kv_window { /* attention layers that see at most `window` keys (0: all), and their share of a block's bytes */
+    int32_t window;
+    double share;
+};
 struct sy_engine {
     const struct sy_env *env;
     struct sy_engine_opt opt;
@@ -72,6 +76,8 @@ struct sy_engine {
     struct sy_cache cache;
     unsigned char *swap_mem; /* n_swap_slot blocks */
     int64_t block_bytes;
+    struct kv_window kv_window[8];
+    int32_t n_kv_window;
     int32_t *swap_free, n_swap_free, n_swap_slot;
     int32_t n_wait;       /* sequences */
     struct seq *wait;     /* by (priority, id) */

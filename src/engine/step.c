@@ -98,6 +98,16 @@ static void collect(struct sy_engine *e, const struct sy_result *r, uint64_t now
     }
 }
 
+static double kv_bytes_read(const struct sy_engine *e, int32_t ctx)
+{
+    double sum = 0, per_key = (double)e->block_bytes / e->plan.block_len;
+    for (int32_t i = 0; i < e->n_kv_window; i++) {
+        const struct kv_window *w = &e->kv_window[i];
+        sum += w->share * per_key * (w->window > 0 && w->window < ctx ? w->window : ctx);
+    }
+    return sum;
+}
+
 static void account(struct sy_engine *e, uint64_t ns)
 {
     struct sy_engine_stats *t = &e->stats;
@@ -114,7 +124,7 @@ static void account(struct sy_engine *e, uint64_t ns)
     t->decode_ns += ns;
     t->decode_tok += (uint64_t)e->batch.n_tok;
     for (int32_t i = 0; i < e->batch.n_seq; i++)
-        t->kv_bytes_read_decode += (double)e->batch.field[SY_CTX][i] / e->plan.block_len * (double)e->block_bytes;
+        t->kv_bytes_read_decode += kv_bytes_read(e, e->batch.field[SY_CTX][i]);
 }
 
 sy_status sy_engine_step(struct sy_engine *e, bool *worked, struct sy_err *err)

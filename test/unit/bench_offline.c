@@ -70,6 +70,28 @@ static void figures(void **state)
     }
 }
 
+/* Layers with a sliding window read no more of a long sequence than of one that fills the window. */
+static void windows(void **state)
+{
+    (void)state;
+    static const int32_t batch[] = {1};
+    double kv[2];
+    for (int i = 0; i < 2; i++) {
+        struct sy_offline_opt o = {.batch = batch, .n_batch = 1, .n_in = i ? 60 : 30, .n_out = 3, .n_repeat = 1};
+        struct sy_engine_opt e = {.model = "test/golden/models/gemma3", .block_len = 8, .batch_tok_max = 64};
+        struct sy_engine *engine;
+        struct sy_offline_row row;
+        struct sy_err err;
+        double bytes_s;
+        assert_int_equal(sy_offline_plan(&o, &e, &err), SY_OK);
+        if (sy_engine_new(sy_env_default(), &e, &engine, &err)) fail_msg("%s", err.msg);
+        assert_int_equal(sy_offline_run(sy_env_default(), engine, &o, &row, &bytes_s, &err), SY_OK);
+        kv[i] = row.kv_bytes;
+        sy_engine_free(engine);
+    }
+    assert_true(kv[1] > 1.05 * kv[0] && kv[1] < 1.7 * kv[0]);
+}
+
 static void no_room(void **state)
 {
     (void)state;
@@ -154,11 +176,8 @@ static void each_allocation_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(figures),
-        cmocka_unit_test(no_room),
-        cmocka_unit_test(is_stopped),
-        cmocka_unit_test(batchings),
-        cmocka_unit_test(each_allocation_fails),
+        cmocka_unit_test(figures),    cmocka_unit_test(windows),   cmocka_unit_test(no_room),
+        cmocka_unit_test(is_stopped), cmocka_unit_test(batchings), cmocka_unit_test(each_allocation_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
