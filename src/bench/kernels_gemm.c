@@ -101,11 +101,9 @@ static sy_status make_weights(struct bench *b, struct product *p, enum sy_layout
 
 static double peak_of(const struct bench *b, enum sy_layout l)
 {
-    switch (sy_layout_xkind(l)) {
-    case SY_X_BF16: return b->machine.bf16 > 0 ? b->machine.bf16 : b->machine.f32;
-    case SY_X_I8: return b->machine.int8;
-    default: return b->machine.f32;
-    }
+    enum sy_xkind x = sy_layout_xkind(l);
+    if (x == SY_X_I8) return b->machine.int8;
+    return x == SY_X_F32 || b->machine.bf16 <= 0 ? b->machine.f32 : b->machine.bf16;
 }
 
 static void one_size(struct bench *b, struct product *p, int at_level, const struct shape *s, const char *format,
@@ -129,9 +127,11 @@ static void one_size(struct bench *b, struct product *p, int at_level, const str
 
 static void one_prepare(struct bench *b, struct product *p, int at_level, const struct shape *s)
 {
-    static const char *const names[] = {"to f32", "to bf16", "to int8"};
+    static const char *const names[SY_X_COUNT] = {
+        [SY_X_F32] = "to f32", [SY_X_BF16] = "to bf16", [SY_X_I8] = "to int8"};
+    const char *to = names[p->x.kind] ? names[p->x.kind] : "with sums";
     struct sy_kernel_result r = {.isa = b->level[at_level].name, .family = "gemm", .rows = p->rows};
-    snprintf(r.kernel, sizeof r.kernel, "prepare %s", names[p->x.kind]);
+    snprintf(r.kernel, sizeof r.kernel, "prepare %s", to);
     snprintf(r.shape, sizeof r.shape, "%s %lld", s->name, (long long)s->k);
     int64_t turn;
     r.seconds = bench_time(b, ceil_div(p->rows, 16), prepare, p, &turn);
