@@ -27,7 +27,7 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
     if (!st) st = sy_text_model_open(a, &t, err);
     if (!st) st = sy_need_tokenizer(t.tok, sy_arg_text(a, "model"), err);
     if (!st) st = sy_tokenizer_decode(t.tok, ids.at, ids.n, sy_arg_on(a, "skip-special"), &text, err);
-    if (!st && text.len) fwrite(text.at, 1, text.len, stdout);
+    if (!st && text.len) sy_text_print(text.at, text.len);
     /* Exactly the text for a pipe; a terminal's prompt wants a line of its own. */
     if (!st && isatty(STDOUT_FILENO)) putchar('\n');
     sy_text_model_release(&t);

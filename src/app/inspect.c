@@ -122,7 +122,7 @@ static sy_status show(struct sy_args *a, const struct sy_description *d, struct 
         sy_graph_print(d->graph, &b);
     }
     sy_status st = b.failed ? sy_fail(err, SY_ENOMEM, "no memory for the description") : SY_OK;
-    if (!st && b.len) fwrite(b.at, 1, b.len, stdout);
+    if (!st && b.len) sy_text_print(b.at, b.len);
     sy_buf_release(&b);
     if (!st && sy_arg_on(a, "graph") && !d->graph) st = sy_fail(err, SY_ENOSUP, "%s", d->refusal.msg);
     return st;

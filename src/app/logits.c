@@ -54,7 +54,7 @@ static void write_header(FILE *f, int64_t rows, int64_t cols)
                      "{\"logits\":{\"dtype\":\"F32\",\"shape\":[%lld,%lld],\"data_offsets\":[0,%lld]}}",
                      (long long)rows, (long long)cols, (long long)(rows * cols * 4));
     while (n % 8) head[n++] = ' ';
-    for (int i = 0; i < 8; i++) fputc(n >> (8 * i) & (i < 4 ? 255 : 0), f);
+    for (int i = 0; i < 8; i++) fputc(i < 4 ? n >> (8 * i) & 255 : 0, f);
     fwrite(head, 1, (size_t)n, f);
 }
 

@@ -47,7 +47,7 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
     sy_status st = sy_cache_each(&a->arena, add, &o, err);
     if (o.json) sy_buf_text(&o.text, o.n ? "\n]\n" : "]\n");
     if (!st && o.text.failed) st = sy_fail(err, SY_ENOMEM, "no memory to list the cache");
-    if (!st && o.text.len) fwrite(o.text.at, 1, o.text.len, stdout);
+    if (!st && o.text.len) sy_text_print(o.text.at, o.text.len);
     sy_buf_release(&o.text);
     return st;
 }

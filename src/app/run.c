@@ -43,7 +43,7 @@ static void on_text(void *ctx, const char *text, size_t n)
     if (o->form == OUT_JSON) {
         sy_buf_add(&o->text, text, n);
     } else if (o->form == OUT_TEXT) {
-        fwrite(text, 1, n, stdout);
+        sy_text_print(text, n);
         fflush(stdout);
         sy_buf_clear(&o->text);
         sy_buf_char(&o->text, text[n - 1]); /* the last one decides about a closing newline */

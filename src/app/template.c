@@ -107,7 +107,7 @@ static sy_status render(struct sy_args *a, struct input *in, struct sy_err *err)
     struct sy_rendered out = {0};
     st = sy_template_render(in->tpl, env, &r, &out, err);
     if (st) return st;
-    if (out.text.len) fwrite(out.text.at, 1, out.text.len, stdout);
+    if (out.text.len) sy_text_print(out.text.at, out.text.len);
     sy_rendered_release(&out, env);
     return SY_OK;
 }

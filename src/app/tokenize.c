@@ -14,7 +14,7 @@ static const struct sy_flag flags[] = {
     {.name = "json", .kind = SY_FLAG_SWITCH, .help = "print [1,2,3]"},
     {.name = "pieces",
      .kind = SY_FLAG_SWITCH,
-     .help = "print a line per token: its id and its text in the vocabulary"},
+     .help = "print a line per token: its id, and its text in the vocabulary as JSON has it"},
     {0},
 };
 static const struct sy_example examples[] = {
@@ -23,18 +23,28 @@ static const struct sy_example examples[] = {
     {0},
 };
 
-static void print(const struct sy_args *a, const struct sy_tokenizer *t, const struct sy_ids *ids)
+static sy_status print(const struct sy_args *a, const struct sy_tokenizer *t, const struct sy_ids *ids,
+                       struct sy_err *err)
 {
     bool json = sy_arg_on(a, "json"), pieces = sy_arg_on(a, "pieces") && !json;
-    if (json) putchar('[');
+    struct sy_buf b;
+    sy_buf_init(&b, &a->app->env, 0);
+    if (json) sy_buf_char(&b, '[');
     for (size_t i = 0; i < ids->n; i++) {
         size_t n = 0;
         const char *piece = pieces ? sy_tokenizer_token(t, ids->at[i], &n) : NULL;
-        if (pieces) printf("%d\t%.*s\n", ids->at[i], (int)n, piece ? piece : "");
-        else printf("%s%d", i ? "," : "", ids->at[i]);
+        sy_buf_printf(&b, "%s%d", i && !pieces ? "," : "", ids->at[i]);
+        if (!pieces) continue;
+        sy_buf_char(&b, '\t');
+        sy_json_quote(&b, piece ? piece : "", n);
+        sy_buf_char(&b, '\n');
     }
-    if (json) putchar(']');
-    if (!pieces) putchar('\n');
+    if (json) sy_buf_char(&b, ']');
+    if (!pieces) sy_buf_char(&b, '\n');
+    sy_status st = b.failed ? sy_fail(err, SY_ENOMEM, "no memory to print %zu token ids", ids->n) : SY_OK;
+    if (!st && b.len) fwrite(b.at, 1, b.len, stdout);
+    sy_buf_release(&b);
+    return st;
 }
 
 static sy_status run(struct sy_args *a, struct sy_err *err)
@@ -50,7 +60,7 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
     unsigned how =
         (sy_arg_on(a, "special") ? SY_ENCODE_SPECIAL : 0u) | (sy_arg_on(a, "plain") ? SY_ENCODE_PLAIN : 0u);
     if (!st) st = sy_tokenizer_encode(t.tok, text, n, how, &ids, err);
-    if (!st) print(a, t.tok, &ids);
+    if (!st) st = print(a, t.tok, &ids, err);
     sy_delete(&a->app->env, text);
     sy_ids_release(&ids);
     sy_text_model_release(&t);

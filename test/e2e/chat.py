@@ -51,6 +51,9 @@ def make_talkative(d):
         f.write(raw)
 
 
+PROMPT = "\r\n> "  # what a random model answers may hold "> " too
+
+
 class Setup:
     def __enter__(self):
         self.tmp = tempfile.TemporaryDirectory()
@@ -100,9 +103,11 @@ class Terminal:
             if not select.select([self.fd], [], [], max(0, end - time.time()))[0]:
                 os.kill(self.pid, signal.SIGKILL)
                 os.waitpid(self.pid, 0)
-                raise AssertionError("did not end")
+                raise AssertionError("did not end, saw %r" % self.seen)
             try:
-                if not os.read(self.fd, 4096):
+                more = os.read(self.fd, 4096)
+                self.seen += more.decode("utf-8", "replace")
+                if not more:
                     break
             except OSError:
                 break
@@ -183,16 +188,17 @@ def test_terminal():
     with Setup() as s:
         t = Terminal("chat", "-m", s.model, "-n", "8", env=s.env)
         t.expect("/help")
-        t.expect("> ")
+        t.expect(PROMPT)
         t.send("helo\x1b[Dl\n")  # a letter put in with the arrow keys
-        t.expect("> ")
+        t.expect(PROMPT)
         t.send("this is dropped\x03")
-        t.expect("> ")
+        t.expect(PROMPT)
         t.send("/nonsense\n")
         t.expect("unknown command")
-        t.expect("> ")
+        t.expect(PROMPT)
         t.send("/save %s/talk.json\n" % s.tmp.name)
-        t.expect("> ")
+        t.expect(PROMPT)
+        time.sleep(0.3 * lib.SLOWER)  # libedit prompts first and then takes the terminal over: no program types so fast
         t.send("\x04")
         assert t.end() == 0
         with open(s.tmp.name + "/talk.json") as f:
@@ -202,17 +208,30 @@ def test_terminal():
         assert "hello" in history and "dropped" not in history, history
 
 
+def test_no_text_acts_on_the_terminal():
+    with Setup() as s:
+        with open(s.tmp.name + "/t", "w") as f:
+            f.write("a\x1b]0;title\x07\x1b[2Jb\u0085c\td\n\n")
+        with open(s.tmp.name + "/m", "w") as f:
+            json.dump([{"role": "user", "content": "x"}], f)
+        args = ["template", "--template", s.tmp.name + "/t", "--messages", s.tmp.name + "/m"]
+        assert ok(*args) == "a\x1b]0;title\x07\x1b[2Jb\u0085c\td\n".encode()
+        t = Terminal(*args, env=s.env)
+        t.expect("a\ufffd]0;title\ufffd\ufffd[2Jb\ufffdc\td\r\n")
+        t.end()
+
+
 def test_interrupt_stops_only_the_answer():
     with Setup() as s:
         make_talkative(s.model)
         t = Terminal("chat", "-m", s.model, "-n", "3900", "--threads", "1", env=s.env)
-        t.expect("> ")
+        t.expect(PROMPT)
         t.send("go on for long\n")
-        t.expect("go on for long")
+        t.expect("go on for long\r\n")
         time.sleep(0.3)
         t.send("\x03")
         t.expect("[stopped]")
-        t.expect("> ")
+        t.expect(PROMPT)
         t.send("/quit\n")
         assert t.end() == 0
 

@@ -1,4 +1,4 @@
-/* term.h - the terminal: Ctrl-C and progress bars. */
+/* term.h - the terminal: Ctrl-C, progress bars, text that must not control it. */
 #pragma once
 #include <stdio.h>
 
@@ -30,6 +30,10 @@ void sy_progress_init(struct sy_progress *, const struct sy_env *, bool on, cons
 void sy_progress_bytes(struct sy_progress *, double done, double total); /* bytes, speed, time left */
 void sy_progress_share(struct sy_progress *, double done);               /* 0..1 */
 void sy_progress_end(struct sy_progress *);                              /* erases the line on a terminal */
+
+/* Writes what a model or a file says to standard output: as it is into a pipe or a file; on a terminal with U+FFFD
+ * for control characters, so that no text can act on the terminal. */
+void sy_text_print(const char *text, size_t n);
 
 /* "1.5 GB", "12.3 MB": decimal units, as vendors and disks count. */
 void sy_size_text(double bytes, char out[static 16]);

@@ -11,7 +11,7 @@ static void on_text(void *ctx, const char *text, size_t n)
 {
     struct sy_talk *t = ctx;
     sy_buf_add(&t->answer, text, n);
-    fwrite(text, 1, n, stdout);
+    sy_text_print(text, n);
     fflush(stdout);
 }
 
