@@ -6,7 +6,7 @@
 #include "backend/cpu/pages.h"
 
 enum {
-    RUNS = 30,
+    RUNS = 15,
     LINE = 64,
     READ_MULTIPLE = 1024,
     L3_BYTES_MAX = 32 << 20,
