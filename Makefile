@@ -128,6 +128,9 @@ build/fuzz/test/fuzz/%: build/fuzz/test/fuzz/%.o build/fuzz/libsystole.a
 # Every suite ends with one line "N passed, N failed, N skipped" and fails when one did.
 
 E2E  := $(wildcard test/e2e/*.py test/e2e/*.sh)
+JOBS ?= $(shell nproc)
+SUB  := $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
+unit  = $(patsubst test/unit/%.c,$(1)/test/unit/%,$(2))
 SAN_ENV := ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
            TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 
@@ -136,42 +139,43 @@ SAN_ENV := ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stac
 test-programs: $(O)/systole $(UNIT_BIN)
 check:
 	@sh tools/packages.sh check --install
-	@$(MAKE) --no-print-directory MODE=release O=build/release test-programs
-	@SYSTOLE=build/release/systole tools/check.sh build/release/log $(patsubst test/unit/%.c,build/release/test/unit/%,$(UNIT_SRC)) $(E2E)
+	@$(SUB) MODE=release O=build/release test-programs
+	@SYSTOLE=build/release/systole tools/check.sh build/release/log $(call unit,build/release,$(UNIT_SRC)) $(E2E)
 check-unit: $(UNIT_BIN)
 	@tools/check.sh $(O)/log $(UNIT_BIN)
 check-e2e: $(O)/systole
 	@SYSTOLE=$(O)/systole tools/check.sh $(O)/log $(E2E)
 # The same tests under AddressSanitizer and UBSan; those that drive threads under ThreadSanitizer.
 check-san:
-	@$(MAKE) --no-print-directory MODE=san O=build/san test-programs
+	@$(SUB) MODE=san O=build/san test-programs
 	@$(SAN_ENV) SYSTOLE=build/san/systole SYSTOLE_TEST_SLOWER=10 TEST_SECONDS=900 \
-	  tools/check.sh build/san/log $(patsubst test/unit/%.c,build/san/test/unit/%,$(UNIT_SRC)) $(filter-out test/e2e/real.py,$(E2E))
+	  tools/check.sh build/san/log $(call unit,build/san,$(UNIT_SRC)) $(filter-out test/e2e/real.py,$(E2E))
+THREADED := $(filter test/unit/cpu_pool.c test/unit/engine_% test/unit/serve_% test/unit/text_tokenizer.c,$(UNIT_SRC))
 check-tsan:
-	@$(MAKE) --no-print-directory MODE=tsan O=build/tsan test-programs
+	@$(SUB) MODE=tsan O=build/tsan test-programs
 	@$(SAN_ENV) SYSTOLE=build/tsan/systole SYSTOLE_TEST_SLOWER=20 TEST_SECONDS=900 \
-	  tools/check.sh build/tsan/log $(patsubst test/unit/%.c,build/tsan/test/unit/%,$(filter test/unit/cpu_% test/unit/engine_%,$(UNIT_SRC))) test/e2e/chunks.py
+	  tools/check.sh build/tsan/log $(call unit,build/tsan,$(THREADED)) test/e2e/chat.py test/e2e/serve_http.py
 # The whole program with the n-th allocation failing, for every n.
 check-alloc:
-	@$(MAKE) --no-print-directory MODE=debug O=build/debug all
+	@$(SUB) MODE=debug O=build/debug all
 	@SYSTOLE=build/debug/systole TEST_SECONDS=900 tools/check.sh build/debug/log test/alloc/alloc.py
 check-clang:
-	@$(MAKE) --no-print-directory CC=clang MODE=release O=build/clang test-programs
-	@SYSTOLE=build/clang/systole tools/check.sh build/clang/log $(patsubst test/unit/%.c,build/clang/test/unit/%,$(UNIT_SRC)) test/e2e/usage.py
+	@$(SUB) CC=clang MODE=release O=build/clang test-programs
+	@SYSTOLE=build/clang/systole tools/check.sh build/clang/log $(call unit,build/clang,$(UNIT_SRC)) test/e2e/usage.py
 # Portable kernels only, then the same sources on another architecture.
 check-generic:
-	@$(MAKE) --no-print-directory MODE=release O=build/release test-programs
+	@$(SUB) MODE=release O=build/release test-programs
 	@SYSTOLE_ISA=generic SYSTOLE=build/release/systole \
-	  tools/check.sh build/release/log-generic $(patsubst test/unit/%.c,build/release/test/unit/%,$(UNIT_SRC)) test/e2e/golden.py
+	  tools/check.sh build/release/log-generic $(call unit,build/release,$(UNIT_SRC)) test/e2e/golden.py
 check-arm:
 	@tools/check_arm.sh
 check-docs:
-	@$(MAKE) --no-print-directory MODE=release O=build/release all
+	@$(SUB) MODE=release O=build/release all
 	@SYSTOLE=build/release/systole tools/check.sh build/release/log test/e2e/docs.sh
 
 FUZZ_SECONDS ?= 60
 fuzz:
-	@$(MAKE) --no-print-directory MODE=fuzz O=build/fuzz CC=clang fuzz-programs
+	@$(SUB) MODE=fuzz O=build/fuzz CC=clang fuzz-programs
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/fuzz.sh $(FUZZ_BIN)
 fuzz-programs: $(FUZZ_BIN)
 tidy:

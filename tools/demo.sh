@@ -4,7 +4,7 @@ set -eu
 cd "$(dirname "$0")/.."
 sh tools/packages.sh build --install
 python3 -m pip --version > /dev/null 2>&1 || sh tools/packages.sh check --install # pip fetches the model
-make --no-print-directory -j2 release
+make --no-print-directory -j"$(nproc)" release
 model=$(sh tools/fetch_model.sh smollm2)
 question='In which city is the Eiffel Tower?'
 echo

@@ -74,11 +74,11 @@ def test_perplexity():
     with open("test/data/perplexity.json") as f:
         reference = json.load(f)
     for case in reference:
-        args = ["perplexity", "-m", model(case["model"]), "-f", case["text"], "--ctx-size", case["ctx_size"], *EXACT, "--json"]
-        got = json.loads(ok(*args, timeout=1200))
+        args = ["perplexity", "-m", model(case["model"]), "-f", case["text"], "--ctx-size", case["ctx_size"], "--chunks", case["windows"]]
+        got = json.loads(ok(*args, *EXACT, "--json", timeout=1200))
         assert got["tokens"] == case["tokens"], (case, got)
         assert abs(got["perplexity"] / case["perplexity"] - 1) < 1e-3, (case, got)
-        auto = json.loads(ok(*args[:7], "--json", timeout=1200))
+        auto = json.loads(ok(*args, "--json", timeout=1200))
         assert auto["perplexity"] / case["perplexity"] - 1 < 0.02, (case, auto)
 
 
