@@ -37,7 +37,7 @@ struct systole_options {  /* zero means the default */
     const char *model;    /* a .gguf file, or a folder with config.json and *.safetensors */
     const char *backend;  /* "cpu" */
     const char *compute;  /* "auto", "f32", "bf16" or "int8" */
-    const char *kv_dtype; /* "f32", "bf16" or "f16"; default "bf16" */
+    const char *kv_dtype; /* "f32", "bf16", "f16" or "q8_0"; default "bf16" */
     int32_t threads, ctx_size, max_batched_tokens;
 };
 struct systole_sampling { /* zero means greedy, to the end of the context */

@@ -12,7 +12,7 @@ struct sy_program;
 struct sy_kv_cache;
 
 enum sy_compute { SY_COMPUTE_AUTO, SY_COMPUTE_F32, SY_COMPUTE_BF16, SY_COMPUTE_INT8 };
-enum sy_kv_dtype { SY_KV_F32, SY_KV_BF16, SY_KV_F16 };
+enum sy_kv_dtype { SY_KV_F32, SY_KV_BF16, SY_KV_F16, SY_KV_Q8_0, SY_KV_COUNT };
 struct sy_device {
     char name[64];
     char isa[96];   /* instruction sets in use, as the user may force them */

@@ -14,7 +14,7 @@ static const struct model {
     const char *name;
     int32_t n_kv, n_group, d;
 } models[] = {{"SmolLM2-135M", 3, 3, 64}, {"Qwen2.5-0.5B", 2, 7, 64}, {"gemma-3-270m", 1, 4, 256}};
-static const char *const dtypes[] = {"f32", "bf16", "f16"};
+static const char *const dtypes[] = {"f32", "bf16", "f16", "q8_0"};
 _Static_assert(SY_COUNT(models) * SY_COUNT(dtypes) == ATTEND_GROUPS, "the progress counts groups");
 
 struct attention {

@@ -39,18 +39,22 @@ static sy_status choice(const char *what, const char *value, const char *const *
             *out = i;
             return SY_OK;
         }
-    return sy_fail(err, SY_EARG, "%s: '%s' is not one of '%s', '%s', '%s'", what, value, names[0], names[1],
-                   names[2]);
+    char list[64];
+    int at = 0;
+    for (int i = 0; i < n; i++)
+        at += snprintf(list + at, sizeof list - (size_t)at, "%s'%s'", i ? ", " : "", names[i]);
+    return sy_fail(err, SY_EARG, "%s: '%s' is not one of %s", what, value, list);
 }
 
 int systole_open(const struct systole_options *o, struct systole **out, char *err, size_t err_len)
 {
-    static const char *const computes[] = {"auto", "f32", "bf16", "int8"}, *const dtypes[] = {"f32", "bf16", "f16"};
+    static const char *const computes[] = {"auto", "f32", "bf16", "int8"}, *const dtypes[] = {"f32", "bf16", "f16",
+                                                                                              "q8_0"};
     const struct sy_env *env = sy_env_default();
     struct sy_err e = {0};
     int compute, dtype;
     sy_status st = choice("compute", o->compute, computes, 4, SY_COMPUTE_AUTO, &compute, &e);
-    if (!st) st = choice("kv_dtype", o->kv_dtype, dtypes, 3, SY_KV_BF16, &dtype, &e);
+    if (!st) st = choice("kv_dtype", o->kv_dtype, dtypes, SY_KV_COUNT, SY_KV_BF16, &dtype, &e);
     if (!st && !o->model) st = sy_fail(&e, SY_EARG, "model: no path given");
     struct systole *m = st ? NULL : sy_new(env, sizeof *m);
     if (!st && !m) st = sy_fail(&e, SY_ENOMEM, "no memory for a model");

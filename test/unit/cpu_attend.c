@@ -37,10 +37,27 @@ static float draw(struct cache *c)
     return (sum * 0x1p-20f - 3) * c->magnitude;                                        /* variance 1 */
 }
 
-static float stored(enum sy_kv_dtype dtype, float x)
+/* One group of q8_0, as attend_int.h defines it. */
+static void store_group(float *x, int32_t n)
 {
-    if (dtype == SY_KV_BF16) return sy_bf16_to_f32(sy_f32_to_bf16(x));
-    return dtype == SY_KV_F16 ? sy_f16_to_f32(sy_f32_to_f16(x)) : x;
+    float max = 0;
+    for (int32_t i = 0; i < n; i++) max = fmaxf(max, fabsf(x[i]));
+    float scale = sy_f16_to_f32(sy_f32_to_f16(fminf(max / 127, 65504)));
+    for (int32_t i = 0; i < n; i++) {
+        float code = scale > 0 ? rintf(x[i] * (1 / scale)) : 0;
+        x[i] = fmaxf(-127, fminf(127, code)) * scale;
+    }
+}
+
+/* What the cache keeps of x[n][d]. */
+static void stored(enum sy_kv_dtype dtype, float *x, size_t n, int32_t d)
+{
+    for (size_t i = 0; i < n * (size_t)d; i++) {
+        if (dtype == SY_KV_BF16) x[i] = sy_bf16_to_f32(sy_f32_to_bf16(x[i]));
+        if (dtype == SY_KV_F16) x[i] = sy_f16_to_f32(sy_f32_to_f16(x[i]));
+    }
+    for (size_t i = 0; dtype == SY_KV_Q8_0 && i < n; i++, x += d)
+        for (int32_t g = 0; g < d; g += 32) store_group(x + g, d - g < 32 ? d - g : 32);
 }
 
 /* A cache of ctx positions in blocks of random order, written in two calls; all bytes not written are 0xff, which is
@@ -82,8 +99,8 @@ static void cache_make(struct cache *c, const struct sy_kernels *kern, struct sh
     kern->attend.write[dtype](&c->kv, c->layer, c->k + half * ldk, ldk, c->v + half * ldv, ldv, row + half,
                               ctx - half);
     free(row);
-    for (size_t i = 0; i < nk; i++) c->k[i] = stored(dtype, c->k[i]);
-    for (size_t i = 0; i < nv; i++) c->v[i] = stored(dtype, c->v[i]);
+    stored(dtype, c->k, nk / (size_t)s.d_key, s.d_key);
+    stored(dtype, c->v, nv / (size_t)s.d_val, s.d_val);
 }
 
 static void cache_free(struct cache *c)
@@ -210,7 +227,7 @@ static void accuracy(const char *isa, const struct sy_kernels *kern)
                  {1100, 16, 0, 20}, {1030, 16, 20, 0}, {1100, 5, 600, 0}};
     double worst = 0;
     for (size_t i = 0; i < SY_COUNT(shapes); i++) {
-        for (int t = SY_KV_F32; t <= SY_KV_F16; t++) {
+        for (int t = SY_KV_F32; t < SY_KV_COUNT; t++) {
             struct cache c;
             cache_make(&c, kern, shapes[i], (enum sy_kv_dtype)t, ctx_of(&shapes[i]), 1);
             for (size_t j = i < 2 ? 0 : (i + (size_t)t) % 3; j < SY_COUNT(items); j += i < 2 ? 1 : 3) {
@@ -257,13 +274,13 @@ static void identity(const char *isa, const struct sy_kernels *kern)
 {
     (void)isa;
     for (size_t i = 0; i < SY_COUNT(shapes); i++) {
-        for (int t = SY_KV_F32; t <= SY_KV_F16; t++) {
+        for (int t = SY_KV_F32; t < SY_KV_COUNT; t++) {
             struct cache c;
             cache_make(&c, kern, shapes[i], (enum sy_kv_dtype)t, ctx_of(&shapes[i]), 1);
             same_bits(&c, kern, 505, 0, 0);
             if (t != SY_KV_F16) same_bits(&c, kern, 57, 3, 2);
             if (t != SY_KV_F32) same_bits(&c, kern, 1020, 11, 0);
-            if (t == (int)i % 3) same_bits(&c, kern, 1025, 0, 10);
+            if (t == (int)i % SY_KV_COUNT) same_bits(&c, kern, 1025, 0, 10);
             same_bits(&c, kern, 0, 0, 0);
             cache_free(&c);
         }
@@ -280,7 +297,7 @@ static void test_identity(void **state)
 static void extremes(const char *isa, const struct sy_kernels *kern)
 {
     struct shape s = {1, 3, 64, 64, 16};
-    for (int t = SY_KV_F32; t <= SY_KV_F16; t++) {
+    for (int t = SY_KV_F32; t < SY_KV_COUNT; t++) {
         struct cache c;
         cache_make(&c, kern, s, (enum sy_kv_dtype)t, 700, 100);
         double e = item_error(&c, kern, 640, 16, 0, 1, 0);
@@ -334,12 +351,59 @@ static void test_infinities(void **state)
     each_isa(infinities);
 }
 
+/* q8_0 at the ends of its range: zero, what binary16 cannot hold as a scale on either side, and what is not finite.
+ */
+static void q8_range(const char *isa, const struct sy_kernels *kern)
+{
+    enum { D = 40 };
+    static const struct {
+        float x, want, within;
+    } values[] = {{0, 0, 0},          {1e-9f, 0, 1e-9f},         {9e-6f, 9e-6f, 2e-6f},       {-3, -3, 0.01f},
+                  {8e6f, 8e6f, 3e4f}, {1e9f, 65504.0f * 127, 0}, {-1e30f, -65504.0f * 127, 0}};
+    struct sy_kv_dim kv = {1, D, D, 16, SY_KV_Q8_0, sy_kv_block_bytes(1, D, D, 16, SY_KV_Q8_0)};
+    unsigned char *layer = aligned_alloc(256, (size_t)kv.block_bytes);
+    for (size_t i = 0; i <= SY_COUNT(values); i++) {
+        float k[D] = {0}, v[D], q[D] = {0}, out[D], partial[D + 2];
+        int32_t row = 0, table = 0;
+        for (int d = 0; d < D; d++) v[d] = i < SY_COUNT(values) ? values[i].x : d == 33 ? INFINITY : 1;
+        kern->attend.write[SY_KV_Q8_0](&kv, layer, k, D, v, D, &row, 1);
+        struct sy_attend a = {.kv = &kv,
+                              .layer = layer,
+                              .table = &table,
+                              .n_group = 1,
+                              .n_q = 1,
+                              .scale = 1,
+                              .q = q,
+                              .ldq = D,
+                              .out = out,
+                              .ldo = D,
+                              .n_part = 1,
+                              .partial = partial};
+        kern->attend.part[SY_KV_Q8_0](&a);
+        kern->attend.merge(&a);
+        for (int d = 0; d < D; d++) {
+            if (i == SY_COUNT(values)) assert_true(d < 32 ? fabsf(out[d] - 1) < 0.005f : isnan(out[d]));
+            else if (!(fabsf(out[d] - values[i].want) <= values[i].within))
+                fail_msg("%s: %g came back as %g", isa, values[i].x, out[d]);
+        }
+    }
+    free(layer);
+}
+
+static void test_q8_range(void **state)
+{
+    (void)state;
+    each_isa(q8_range);
+}
+
 static void test_sizes(void **state)
 {
     (void)state;
     assert_int_equal(sy_kv_block_bytes(3, 64, 64, 16, SY_KV_BF16), 3 * 128 * 16 * 2);
     assert_int_equal(sy_kv_block_bytes(1, 1, 1, 1, SY_KV_F16), 256);
     assert_int_equal(sy_kv_block_bytes(1, 64, 64, 1, SY_KV_F32), 512);
+    assert_int_equal(sy_kv_block_bytes(3, 64, 80, 16, SY_KV_Q8_0), 3 * 16 * (64 + 80 + 2 * (2 + 3)) + 32);
+    assert_int_equal(sy_kv_block_bytes(1, INT32_MAX, INT32_MAX, 1, SY_KV_Q8_0) % 256, 0);
     assert_int_equal(sy_kv_block_bytes(0, 64, 64, 16, SY_KV_F32), 0);
     assert_int_equal(sy_kv_block_bytes(INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX, SY_KV_F32), 0);
 }
@@ -348,7 +412,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),    cmocka_unit_test(test_accuracy),   cmocka_unit_test(test_identity),
-        cmocka_unit_test(test_extremes), cmocka_unit_test(test_infinities),
+        cmocka_unit_test(test_extremes), cmocka_unit_test(test_infinities), cmocka_unit_test(test_q8_range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

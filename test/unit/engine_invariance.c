@@ -174,6 +174,12 @@ static void quantised_fast(void **state)
     (void)state;
     for (size_t i = 0; i < SY_COUNT(quant_models); i++) check_model(quant_models[i], SY_COMPUTE_AUTO, SY_KV_F16);
 }
+static void small_cache(void **state)
+{
+    (void)state;
+    check_model("test/golden/models/gemma3", SY_COMPUTE_AUTO, SY_KV_Q8_0);
+    check_model("test/golden/quant/gguf_qwen3_q4_k/model.gguf", SY_COMPUTE_AUTO, SY_KV_Q8_0);
+}
 
 /* ---- allocations --------------------------------------------------------------------------------------------- */
 
@@ -296,8 +302,11 @@ static void each_allocation_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(float_exact),           cmocka_unit_test(float_fast),
-        cmocka_unit_test(quantised_fast),        cmocka_unit_test(steps_allocate_nothing),
+        cmocka_unit_test(float_exact),
+        cmocka_unit_test(float_fast),
+        cmocka_unit_test(quantised_fast),
+        cmocka_unit_test(small_cache),
+        cmocka_unit_test(steps_allocate_nothing),
         cmocka_unit_test(each_allocation_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

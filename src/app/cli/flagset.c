@@ -3,7 +3,7 @@
 
 static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL};
 static const char *const computes[] = {"auto", "f32", "bf16", "int8", NULL};
-static const char *const kv_dtypes[] = {"f32", "bf16", "f16", NULL};
+static const char *const kv_dtypes[] = {"f32", "bf16", "f16", "q8_0", NULL};
 
 const struct sy_flag sy_flags_common[] = {
     {.name = "config", .kind = SY_FLAG_TEXT, .arg = "FILE", .help = "read flags from lines 'max-seqs = 4' of FILE"},
@@ -78,7 +78,7 @@ const struct sy_flag sy_flags_engine[] = {
      .kind = SY_FLAG_CHOICE,
      .choices = kv_dtypes,
      .otherwise = "bf16",
-     .help = "type of the KV cache"},
+     .help = "type of the KV cache; q8_0: bytes with a scale per 32, half of bf16's memory"},
     {.name = "compute",
      .kind = SY_FLAG_CHOICE,
      .choices = computes,

@@ -5,7 +5,11 @@
  *   K  panels of up to SY_KV_PANEL positions, each [d_key][width]: lanes are positions, so a vector of scores is a
  * plain sum over d_key, with no reduction across lanes. Only a block's last panel can be narrower than SY_KV_PANEL.
  *   V  [block_len][d_val]: lanes are elements of the output.
- * The heads' bytes follow each other without gaps; the block is padded to SY_KV_ALIGN. */
+ * The heads' bytes follow each other without gaps; the block is padded to SY_KV_ALIGN.
+ *
+ * q8_0: elements are codes of one byte, in groups of up to SY_KV_GROUP elements of one position with a binary16 scale
+ * each. After a head's codes of K come the scales of K, in panels [groups of d_key][width]; after those of V the
+ * scales of V, [block_len][groups of d_val]. */
 #pragma once
 #include "backend/cpu/attend.h"
 
@@ -14,7 +18,10 @@ enum { SY_KV_PANEL = 16, SY_KV_ALIGN = 256 };
 enum { SY_KEY_TILE = 64, SY_ROW_TILE = 96 };
 _Static_assert(SY_PARTITION % SY_KEY_TILE == 0 && SY_KEY_TILE % SY_KV_PANEL == 0, "tiles cut partitions evenly");
 
-static inline int64_t sy_kv_elem_bytes(enum sy_kv_dtype dtype) { return dtype == SY_KV_F32 ? 4 : 2; }
+static inline int64_t sy_kv_elem_bytes(enum sy_kv_dtype dtype)
+{
+    return dtype == SY_KV_F32 ? 4 : dtype == SY_KV_Q8_0 ? 1 : 2;
+}
 
 /* First element of a head's K in its block; its V follows after block_len * d_key elements. */
 static inline int64_t sy_kv_head(const struct sy_kv_dim *kv, int32_t head)
@@ -34,6 +41,39 @@ static inline int64_t sy_kv_key(const struct sy_kv_dim *kv, int32_t off, int32_t
 static inline const unsigned char *sy_kv_block(const struct sy_attend *a, int32_t pos)
 {
     return a->layer + a->table[pos / a->kv->block_len] * a->kv->block_bytes;
+}
+
+/* ---- q8_0: offsets in bytes from the block's start ------------------------------------------------------------ */
+
+/* Per group, for x[0..n) of one position: scale = largest |x| / 127 rounded to binary16, at most its largest finite
+ * number, NaN if an x is not finite; code = x * (1 / scale), rounded to nearest even, within [-127, 127], 0 where the
+ * scale is 0. code * scale is exact in f32. */
+enum { SY_KV_GROUP = 32 };
+#define SY_KV_SCALE_MAX 65504.0f
+static inline int32_t sy_kv_groups(int32_t d) { return (d + SY_KV_GROUP - 1) / SY_KV_GROUP; }
+/* One head's K or V of d elements per position: its codes, then its scales. */
+static inline int64_t sy_kv_q8_side(const struct sy_kv_dim *kv, int32_t d)
+{
+    return kv->block_len * ((int64_t)d + 2 * sy_kv_groups(d));
+}
+/* Element 0 of K of position `off`; element d is d * *width further. *scale: its group 0; group g is g * *width
+ * scales further. */
+static inline int64_t sy_kv_q8_key(const struct sy_kv_dim *kv, int32_t head, int32_t off, int32_t *width,
+                                   int64_t *scale)
+{
+    int64_t base = head * (sy_kv_q8_side(kv, kv->d_key) + sy_kv_q8_side(kv, kv->d_val));
+    int32_t first = off / SY_KV_PANEL * SY_KV_PANEL;
+    int64_t code = base + sy_kv_key(kv, off, width);
+    *scale = base + (int64_t)kv->block_len * kv->d_key + 2 * ((int64_t)first * sy_kv_groups(kv->d_key) + off - first);
+    return code;
+}
+/* Element 0 of V of position `off`, and the scale of its group 0. */
+static inline int64_t sy_kv_q8_value(const struct sy_kv_dim *kv, int32_t head, int32_t off, int64_t *scale)
+{
+    int64_t side = sy_kv_q8_side(kv, kv->d_key);
+    int64_t base = head * (side + sy_kv_q8_side(kv, kv->d_val)) + side;
+    *scale = base + (int64_t)kv->block_len * kv->d_val + 2 * (int64_t)off * sy_kv_groups(kv->d_val);
+    return base + (int64_t)off * kv->d_val;
 }
 
 struct sy_span {

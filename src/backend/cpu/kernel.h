@@ -55,10 +55,10 @@ struct sy_kv_dim;
 struct sy_attend;
 struct sy_kernels_attend {
     /* Writes k [d_key], v [d_val] of every kv head of n tokens to their rows (block * block_len + offset). */
-    void (*write[3])(const struct sy_kv_dim *, unsigned char *layer, const float *k, int64_t ldk, const float *v,
-                     int64_t ldv, const int32_t *row, int32_t n);
+    void (*write[SY_KV_COUNT])(const struct sy_kv_dim *, unsigned char *layer, const float *k, int64_t ldk,
+                               const float *v, int64_t ldv, const int32_t *row, int32_t n);
     /* Partial attention of one work item over one partition of keys; by kv dtype. */
-    void (*part[3])(const struct sy_attend *);
+    void (*part[SY_KV_COUNT])(const struct sy_attend *);
     /* Merges the partitions of one work item, in order, into the output rows. */
     void (*merge)(const struct sy_attend *);
 };

@@ -165,6 +165,8 @@ INLINE void multiply_all(struct product *m, const enum source source, const enum
 
 /* ---- tiles of the cache ---------------------------------------------------------------------------------- */
 
+#include "backend/cpu/kernel/attend_q8_simd.h"
+
 /* to[d][j - t] = element d0 + d of key j, d < n, for the keys of a tile; 0 for what is not among them. */
 INLINE void tile_keys(const struct sy_attend *a, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys, int32_t d0,
                       int32_t n, float *to)
@@ -239,7 +241,8 @@ INLINE void scores(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_
     int32_t d_key = w->a->kv->d_key, lo = (keys.lo - t) / LANES * LANES;
     for (int32_t d = 0; d < d_key; d += D_CHUNK) {
         int32_t n = d_key - d < D_CHUNK ? d_key - d : D_CHUNK;
-        tile_keys(w->a, dtype, t, keys, d, n, w->tile);
+        if (dtype == SY_KV_Q8_0) tile_keys_q8(w->a, t, keys, d, n, w->tile);
+        else tile_keys(w->a, dtype, t, keys, d, n, w->tile);
         for (int32_t r = 0, rows; r < w->n_row; r += rows) {
             rows = w->n_row - r < REG_ROWS ? w->n_row - r : REG_ROWS;
             struct product m = {.a = w->q + r,
@@ -355,7 +358,7 @@ INLINE void add_values(struct work *w, enum sy_kv_dtype dtype, int32_t r, int32_
                         .next = w->value_next,
                         .k_lo = lo,
                         .k_hi = hi};
-    if (w->direct) multiply_all(&m, VALUES, dtype, n, n_d);
+    if (dtype != SY_KV_Q8_0 && w->direct) multiply_all(&m, VALUES, dtype, n, n_d);
     else multiply_all(&m, TILE, dtype, n, n_d);
 }
 
@@ -384,7 +387,8 @@ INLINE void values(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_
     for (int32_t r = 0; r < w->n_row; r++) same &= w->now[r].lo == keys.lo && w->now[r].hi == keys.hi;
     for (int32_t d = 0; d < d_val; d += chunk) {
         int32_t n_d = d_val - d < chunk ? d_val - d : chunk;
-        if (!w->direct) tile_values(w->a, dtype, t, keys, d, n_d, w->tile);
+        if (dtype == SY_KV_Q8_0) tile_values_q8(w->a, t, keys, d, n_d, w->tile);
+        else if (!w->direct) tile_values(w->a, dtype, t, keys, d, n_d, w->tile);
         for (int32_t r = 0, n; r < w->n_row; r += n) {
             n = w->n_row - r < REG_ROWS ? w->n_row - r : REG_ROWS;
             if (same) add_values(w, dtype, r, n, keys.lo - t, keys.hi - t, d, n_d);
@@ -409,7 +413,7 @@ INLINE void rows(struct work *w, enum sy_kv_dtype dtype, int32_t row0)
     struct sy_span all = {w->seen[0].lo, w->seen[w->n_row - 1].hi};
     for (int32_t t = all.lo / SY_KEY_TILE * SY_KEY_TILE; t < all.hi; t += SY_KEY_TILE) {
         struct sy_span keys = sy_span_cut(all, t, t + SY_KEY_TILE);
-        if (w->direct) scores_direct(w, dtype, t, keys);
+        if (dtype != SY_KV_Q8_0 && w->direct) scores_direct(w, dtype, t, keys);
         else scores(w, dtype, t, keys);
         for (int32_t r = 0; r < w->n_row; r++) {
             w->now[r] = sy_span_cut(w->seen[r], keys.lo, keys.hi);
@@ -429,7 +433,7 @@ INLINE void part(const struct sy_attend *a, enum sy_kv_dtype dtype)
     int32_t all = a->n_q * a->n_group;
     w.a = a;
     w.factor = (a->softcap > 0 ? a->softcap : a->scale) * LOG2E;
-    w.direct = all <= FEW_ROWS && a->kv->block_len % SY_KV_PANEL == 0;
+    w.direct = dtype != SY_KV_Q8_0 && all <= FEW_ROWS && a->kv->block_len % SY_KV_PANEL == 0;
     for (int32_t r = 0; r < all; r += SY_ROW_TILE) {
         w.n_row = all - r < SY_ROW_TILE ? all - r : SY_ROW_TILE;
         rows(&w, dtype, r);
@@ -439,6 +443,7 @@ INLINE void part(const struct sy_attend *a, enum sy_kv_dtype dtype)
 static void part_f32(const struct sy_attend *a) { part(a, SY_KV_F32); }
 static void part_bf16(const struct sy_attend *a) { part(a, SY_KV_BF16); }
 static void part_f16(const struct sy_attend *a) { part(a, SY_KV_F16); }
+static void part_q8_0(const struct sy_attend *a) { part(a, SY_KV_Q8_0); }
 
 /* Folds the partitions in ascending order, as generic/attend.c does. */
 static void merge(const struct sy_attend *a)

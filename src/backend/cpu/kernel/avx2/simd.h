@@ -94,6 +94,12 @@ INLINE void v_put_halves(void *p, __m128i h, int n)
     if (n == LANES) _mm_storeu_si128(p, h);
     else memcpy(p, &h, (size_t)n * sizeof(uint16_t));
 }
+INLINE VF v_set_f16(const void *p)
+{
+    int16_t h;
+    memcpy(&h, p, sizeof h);
+    return _mm256_cvtph_ps(_mm_set1_epi16(h));
+}
 INLINE void v_store_bf16_n(void *p, VF x, int n)
 {
     __m256i bits = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -106,4 +112,21 @@ INLINE void v_store_bf16_n(void *p, VF x, int n)
 INLINE void v_store_f16_n(void *p, VF x, int n)
 {
     v_put_halves(p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), n);
+}
+
+/* Signed bytes in memory. Storing rounds to nearest even; |x| <= 127. */
+INLINE VF v_of_i8(__m128i b) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)); }
+INLINE VF v_load_i8(const void *p) { return v_of_i8(_mm_loadl_epi64(p)); }
+INLINE VF v_load_i8_n(const void *p, int n)
+{
+    int64_t b = 0;
+    memcpy(&b, p, (size_t)n);
+    return v_of_i8(_mm_cvtsi64_si128(b));
+}
+INLINE void v_store_i8_n(void *p, VF x, int n)
+{
+    __m256i w = _mm256_cvtps_epi32(x);
+    __m128i h = _mm_packs_epi32(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1));
+    int64_t b = _mm_cvtsi128_si64(_mm_packs_epi16(h, h));
+    memcpy(p, &b, (size_t)n);
 }

@@ -4,6 +4,7 @@
 #include <immintrin.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #define VF __m512
 /* 24 sums, 4 vectors of B and one of A of the 32 registers */
@@ -79,6 +80,12 @@ INLINE VF v_load_bf16(const void *p) { return v_of_bf16(_mm256_loadu_si256(p)); 
 INLINE VF v_load_bf16_n(const void *p, int n) { return v_of_bf16(_mm256_maskz_loadu_epi16(v_first(n), p)); }
 INLINE VF v_load_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
 INLINE VF v_load_f16_n(const void *p, int n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(v_first(n), p)); }
+INLINE VF v_set_f16(const void *p)
+{
+    int16_t h;
+    memcpy(&h, p, sizeof h);
+    return _mm512_cvtph_ps(_mm256_set1_epi16(h));
+}
 INLINE void v_store_bf16_n(void *p, VF x, int n)
 {
     __m512i bits = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -90,4 +97,13 @@ INLINE void v_store_bf16_n(void *p, VF x, int n)
 INLINE void v_store_f16_n(void *p, VF x, int n)
 {
     _mm256_mask_storeu_epi16(p, v_first(n), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+/* Signed bytes in memory. Storing rounds to nearest even; |x| <= 127. */
+INLINE VF v_of_i8(__m128i b) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b)); }
+INLINE VF v_load_i8(const void *p) { return v_of_i8(_mm_loadu_si128(p)); }
+INLINE VF v_load_i8_n(const void *p, int n) { return v_of_i8(_mm_maskz_loadu_epi8(v_first(n), p)); }
+INLINE void v_store_i8_n(void *p, VF x, int n)
+{
+    _mm_mask_storeu_epi8(p, v_first(n), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
 }

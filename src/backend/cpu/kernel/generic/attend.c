@@ -38,6 +38,46 @@ static void widen(enum sy_kv_dtype dtype, const unsigned char *base, int64_t fir
     }
 }
 
+static float f16_at(const unsigned char *p)
+{
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return sy_f16_to_f32(h);
+}
+
+/* Element d of K of the `width` keys from j on, which lie in one panel. */
+static void key_row(const struct sy_attend *a, enum sy_kv_dtype dtype, int32_t j, int32_t d, int32_t width, float *to)
+{
+    const struct sy_kv_dim *kv = a->kv;
+    const unsigned char *block = sy_kv_block(a, j);
+    int32_t off = j % kv->block_len, stride;
+    if (dtype != SY_KV_Q8_0) {
+        int64_t at = sy_kv_head(kv, a->kv_head) + sy_kv_key(kv, off, &stride);
+        widen(dtype, block, at + (int64_t)d * stride, width, to);
+        return;
+    }
+    int64_t scale, code = sy_kv_q8_key(kv, a->kv_head, off, &stride, &scale) + (int64_t)d * stride;
+    scale += 2 * (int64_t)(d / SY_KV_GROUP) * stride;
+    for (int32_t i = 0; i < width; i++) to[i] = (float)(int8_t)block[code + i] * f16_at(block + scale + 2 * i);
+}
+
+/* Elements [d, d + width) of V of key j. */
+static void value_row(const struct sy_attend *a, enum sy_kv_dtype dtype, int32_t j, int32_t d, int32_t width,
+                      float *to)
+{
+    const struct sy_kv_dim *kv = a->kv;
+    const unsigned char *block = sy_kv_block(a, j);
+    int32_t off = j % kv->block_len;
+    if (dtype != SY_KV_Q8_0) {
+        int64_t at = sy_kv_head(kv, a->kv_head) + (int64_t)kv->block_len * kv->d_key + (int64_t)off * kv->d_val + d;
+        widen(dtype, block, at, width, to);
+        return;
+    }
+    int64_t scale, code = sy_kv_q8_value(kv, a->kv_head, off, &scale);
+    for (int32_t i = d; i < d + width; i++)
+        to[i - d] = (float)(int8_t)block[code + i] * f16_at(block + scale + 2 * (i / SY_KV_GROUP));
+}
+
 struct row {
     const float *q;
     float *sum; /* d_val sums, maximum, denominator */
@@ -52,14 +92,14 @@ static void scores(const struct sy_attend *a, enum sy_kv_dtype dtype, int32_t t,
     const struct sy_kv_dim *kv = a->kv;
     float k[SY_KV_PANEL];
     for (int32_t j = keys.lo, width; j < keys.hi; j += width) {
-        int32_t off = j % kv->block_len, stride;
-        int64_t at = sy_kv_head(kv, a->kv_head) + sy_kv_key(kv, off, &stride);
-        width = stride - off % SY_KV_PANEL;
+        int32_t off = j % kv->block_len;
+        sy_kv_key(kv, off, &width);
+        width -= off % SY_KV_PANEL;
         if (width > keys.hi - j) width = keys.hi - j;
         for (int32_t r = 0; r < n; r++)
             for (int32_t i = 0; i < width; i++) row[r].score[j - t + i] = 0;
         for (int32_t d = 0; d < kv->d_key; d++) {
-            widen(dtype, sy_kv_block(a, j), at + (int64_t)d * stride, width, k);
+            key_row(a, dtype, j, d, width, k);
             for (int32_t r = 0; r < n; r++) {
                 float q = row[r].q[d], *score = row[r].score + (j - t);
                 for (int32_t i = 0; i < width; i++) score[i] += q * k[i];
@@ -101,9 +141,7 @@ static void values(const struct sy_attend *a, enum sy_kv_dtype dtype, int32_t t,
     for (int32_t d = 0; d < kv->d_val; d += CHUNK) {
         int32_t width = kv->d_val - d < CHUNK ? kv->d_val - d : CHUNK;
         for (int32_t j = keys.lo; j < keys.hi; j++) {
-            int64_t at = sy_kv_head(kv, a->kv_head) + (int64_t)kv->block_len * kv->d_key +
-                         (int64_t)(j % kv->block_len) * kv->d_val + d;
-            widen(dtype, sy_kv_block(a, j), at, width, v);
+            value_row(a, dtype, j, d, width, v);
             for (int32_t r = 0; r < n; r++) {
                 /* What lies at a key that is not seen may be infinite: 0 * v is no way to leave it out. */
                 if (j < row[r].seen.lo || j >= row[r].seen.hi) continue;
@@ -146,6 +184,7 @@ static void part(const struct sy_attend *a, enum sy_kv_dtype dtype)
 static void part_f32(const struct sy_attend *a) { part(a, SY_KV_F32); }
 static void part_bf16(const struct sy_attend *a) { part(a, SY_KV_BF16); }
 static void part_f16(const struct sy_attend *a) { part(a, SY_KV_F16); }
+static void part_q8_0(const struct sy_attend *a) { part(a, SY_KV_Q8_0); }
 
 /* Folds the partitions in ascending order. A partition of which the row sees nothing has the maximum -inf and counts
  * for nothing; if that is so of all, 0 / 0 tells. */
@@ -204,8 +243,54 @@ WRITE(write_f32, SY_KV_F32)
 WRITE(write_bf16, SY_KV_BF16)
 WRITE(write_f16, SY_KV_F16)
 
+/* A group of n elements; code[i] goes to code + i * step. */
+static void quantise(const float *x, int32_t n, unsigned char *code, int64_t step, unsigned char *scale)
+{
+    float max = 0, bad = 0;
+    for (int32_t i = 0; i < n; i++) {
+        max = fabsf(x[i]) > max ? fabsf(x[i]) : max;
+        bad += x[i] - x[i]; /* 0, or NaN where x is not finite */
+    }
+    float s = max / 127 + bad;
+    if (s > SY_KV_SCALE_MAX) s = SY_KV_SCALE_MAX;
+    uint16_t h = sy_f32_to_f16(s);
+    memcpy(scale, &h, sizeof h);
+    s = sy_f16_to_f32(h);
+    float inverse = s != 0 ? 1 / s : 0;
+    for (int32_t i = 0; i < n; i++) {
+        float c = x[i] * inverse;
+        c = c < 127 ? c : 127;
+        c = c > -127 ? c : -127;
+        code[i * step] = (unsigned char)(int8_t)lrintf(c);
+    }
+}
+
+static void quantise_row(const float *x, int32_t d, unsigned char *code, int64_t step, unsigned char *scale,
+                         int64_t scale_step)
+{
+    for (int32_t i = 0; i < d; i += SY_KV_GROUP, scale += 2 * scale_step)
+        quantise(x + i, d - i < SY_KV_GROUP ? d - i : SY_KV_GROUP, code + i * step, step, scale);
+}
+
+static void write_q8_0(const struct sy_kv_dim *kv, unsigned char *layer, const float *k, int64_t ldk, const float *v,
+                       int64_t ldv, const int32_t *row, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        unsigned char *block = layer + row[i] / kv->block_len * kv->block_bytes;
+        int32_t off = row[i] % kv->block_len, stride;
+        int64_t scale, code;
+        for (int32_t h = 0; h < kv->n_kv; h++) {
+            code = sy_kv_q8_key(kv, h, off, &stride, &scale);
+            quantise_row(k + i * ldk + (int64_t)h * kv->d_key, kv->d_key, block + code, stride, block + scale,
+                         stride);
+            code = sy_kv_q8_value(kv, h, off, &scale);
+            quantise_row(v + i * ldv + (int64_t)h * kv->d_val, kv->d_val, block + code, 1, block + scale, 1);
+        }
+    }
+}
+
 const struct sy_kernels_attend sy_attend_generic = {
-    .write = {[SY_KV_F32] = write_f32, [SY_KV_BF16] = write_bf16, [SY_KV_F16] = write_f16},
-    .part = {[SY_KV_F32] = part_f32, [SY_KV_BF16] = part_bf16, [SY_KV_F16] = part_f16},
+    .write = {[SY_KV_F32] = write_f32, [SY_KV_BF16] = write_bf16, [SY_KV_F16] = write_f16, [SY_KV_Q8_0] = write_q8_0},
+    .part = {[SY_KV_F32] = part_f32, [SY_KV_BF16] = part_bf16, [SY_KV_F16] = part_f16, [SY_KV_Q8_0] = part_q8_0},
     .merge = merge,
 };
