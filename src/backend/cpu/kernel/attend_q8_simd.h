@@ -22,7 +22,8 @@ INLINE void tile_keys_q8(const struct sy_attend *a, int32_t t, struct sy_span ke
                 int32_t end = n - g < SY_KV_GROUP ? n : g + SY_KV_GROUP;
                 VF s = v_load_f16_n(scales + 2 * ((int64_t)(g / SY_KV_GROUP) * stride + i), lanes);
                 if (lanes == LANES)
-                    for (int32_t d = g; d < end; d++, from += stride) v_store(col + d * SY_KEY_TILE, v_load_i8(from) * s);
+                    for (int32_t d = g; d < end; d++, from += stride)
+                        v_store(col + d * SY_KEY_TILE, v_load_i8(from) * s);
                 else
                     for (int32_t d = g; d < end; d++, from += stride)
                         v_store_n(col + d * SY_KEY_TILE, v_load_i8_n(from, lanes) * s, lanes);
@@ -32,7 +33,8 @@ INLINE void tile_keys_q8(const struct sy_attend *a, int32_t t, struct sy_span ke
 }
 
 /* to[j - t][d] = element d0 + d of value j, d < n; up to the next whole vector 0. d0 is a multiple of SY_KV_GROUP. */
-INLINE void tile_values_q8(const struct sy_attend *a, int32_t t, struct sy_span keys, int32_t d0, int32_t n, float *to)
+INLINE void tile_values_q8(const struct sy_attend *a, int32_t t, struct sy_span keys, int32_t d0, int32_t n,
+                           float *to)
 {
     const struct sy_kv_dim *kv = a->kv;
     for (int32_t j = keys.lo; j < keys.hi; j++, to += V_CHUNK) {
@@ -42,7 +44,8 @@ INLINE void tile_values_q8(const struct sy_attend *a, int32_t t, struct sy_span 
         for (int32_t d = 0; d < n; d += LANES) {
             VF s = v_set_f16(scales + 2 * (d / SY_KV_GROUP));
             int32_t lanes = n - d < LANES ? n - d : LANES;
-            v_store(row + d, (lanes == LANES ? v_load_i8(block + code + d) : v_load_i8_n(block + code + d, lanes)) * s);
+            v_store(row + d,
+                    (lanes == LANES ? v_load_i8(block + code + d) : v_load_i8_n(block + code + d, lanes)) * s);
         }
     }
 }
