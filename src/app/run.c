@@ -174,7 +174,7 @@ const struct sy_command sy_cmd_run = {
         "Answers one prompt and streams the answer to standard output. A model with a chat template gets the prompt "
         "as "
         "the user's message; --raw continues it as plain text, with the tokenizer's BOS in front unless the text "
-        "starts with it. Special tokens written in a message stay plain text; in a raw prompt they are recognised.\n"
+        "starts with it. Control tokens written in a message stay plain text; in a raw prompt they are recognised.\n"
         "On a terminal the speed is printed last, beside what the memory allows.",
     .operands = "[PROMPT...]",
     .n_operand_max = 1 << 20,

@@ -10,7 +10,7 @@ static const struct sy_flag flags[] = {
     {.name = "special",
      .kind = SY_FLAG_SWITCH,
      .help = "add what the tokenizer's post-processor adds: BOS and the like"},
-    {.name = "plain", .kind = SY_FLAG_SWITCH, .help = "special tokens written in the text stay plain text"},
+    {.name = "plain", .kind = SY_FLAG_SWITCH, .help = "control tokens written in the text stay plain text"},
     {.name = "json", .kind = SY_FLAG_SWITCH, .help = "print [1,2,3]"},
     {.name = "pieces",
      .kind = SY_FLAG_SWITCH,
@@ -71,7 +71,7 @@ const struct sy_command sy_cmd_tokenize = {
     .name = "tokenize",
     .help = "text on standard input to token ids",
     .about =
-        "Reads text from standard input and prints its token ids. Special tokens written in the text are recognised "
+        "Reads text from standard input and prints its token ids. Control tokens written in the text are recognised "
         "unless --plain is given; bytes that are not UTF-8 are read as U+FFFD.",
     .flags = {sy_flags_model, flags},
     .examples = examples,

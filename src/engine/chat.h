@@ -1,5 +1,5 @@
 /* chat.h - a conversation to prompt ids: the model's chat template rendered, then tokenised span by span, so that
- * text of a message never becomes a control token, and with exactly one BOS. */
+ * text of a message never becomes a control token (sy_tokenizer_is_control), and with exactly one BOS. */
 #pragma once
 #include "text/template.h"
 #include "text/tokenizer.h"

@@ -368,7 +368,7 @@ const struct field request_fields[] = {
     OTHER("add_special_tokens", TOK, read_add_special, "\"type\":\"boolean\"", "vLLM's name of add_special"),
     OTHER("content", TOK, read_content, "\"type\":\"string\"", "the text"),
     OTHER("prompt", TOK, read_tokenize_prompt, "\"type\":\"string\"", "vLLM's name of content"),
-    BOOL("parse_special", TOK, parse_special, "recognise special tokens written in the text; default true"),
+    BOOL("parse_special", TOK, parse_special, "recognise control tokens written in the text; default true"),
     BOOL("return_token_strs", TOK, token_strings, "answer the tokens' texts too"),
     OTHER("tokens", DETOK, read_tokens, IDS, "token ids"),
     BOOL("skip_special", DETOK, skip_special, "leave special tokens out of the text; default false"),

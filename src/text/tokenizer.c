@@ -166,6 +166,13 @@ static void find_raw_bytes(struct sy_tokenizer *t)
     }
 }
 
+static bool control_text(const struct sy_tokenizer *t, int32_t id)
+{
+    size_t n;
+    const char *s = vocab_text(&t->vocab, id, &n);
+    return sy_token_looks_control(s, n);
+}
+
 /* The trie of one kind of added tokens: special ones first, as ties go to the first. */
 static sy_status fill_added(struct sy_tokenizer *t, struct work *w, const struct added_token *token, size_t n,
                             bool normalized, struct sy_err *err)
@@ -182,7 +189,8 @@ static sy_status fill_added(struct sy_tokenizer *t, struct work *w, const struct
         text.at = vocab_text(&t->vocab, k->id, &text.n);
         if (normalized) st = sy_normalize(w, t->norm, t->n_norm, text.at, text.n, &text, err);
         if (st != SY_OK || !text.n) continue;
-        a->token[a->n++] = *k;
+        a->token[a->n] = *k;
+        a->token[a->n++].control = k->special || control_text(t, k->id);
         a->first[(unsigned char)text.at[0]] = true;
         uint32_t len = (uint32_t)text.n;
         sy_buf_add(&all, &len, sizeof len);
@@ -268,7 +276,7 @@ static size_t origin_of(const struct hunt *h, size_t i) { return h->base + (h->o
 static bool allowed(const struct hunt *h, const struct added_token *k, size_t lo, size_t hi)
 {
     const struct work *w = h->w;
-    if (!k->special) return true;
+    if (!k->control) return true;
     if (w->plain) return false;
     if (!w->span) return true;
     size_t first = origin_of(h, lo), last = origin_of(h, hi - 1), a = 0, b = w->n_span;
@@ -452,7 +460,7 @@ static sy_status encode(const struct sy_tokenizer *t, const char *s, size_t n, c
     w.span = span;
     w.n_span = n_span;
     w.plain = flags & SY_ENCODE_PLAIN;
-    for (size_t i = 0; i < t->added[1].n; i++) w.trace |= span && t->n_norm && t->added[1].token[i].special;
+    for (size_t i = 0; i < t->added[1].n; i++) w.trace |= span && t->n_norm && t->added[1].token[i].control;
     if (st == SY_OK && (flags & SY_ENCODE_SPECIAL)) st = push_all(out, t->head, t->n_head, err);
     if (st == SY_OK) st = encode_all(&w, s, n, err);
     if (st == SY_OK && (flags & SY_ENCODE_SPECIAL)) st = push_all(out, t->tail, t->n_tail, err);
@@ -489,6 +497,11 @@ int32_t sy_tokenizer_pad(const struct sy_tokenizer *t) { return t->pad; }
 bool sy_tokenizer_is_special(const struct sy_tokenizer *t, int32_t id)
 {
     return id >= 0 && id < t->vocab.n && (t->vocab.flags[id] & TOKEN_SPECIAL);
+}
+
+bool sy_tokenizer_is_control(const struct sy_tokenizer *t, int32_t id)
+{
+    return id >= 0 && id < t->vocab.n && (t->vocab.flags[id] & TOKEN_CONTROL);
 }
 
 const char *sy_tokenizer_token(const struct sy_tokenizer *t, int32_t id, size_t *n)

@@ -34,13 +34,13 @@ SY_CHECK sy_status sy_ids_push(struct sy_ids *, int32_t id, struct sy_err *);
 
 enum sy_encode_flags {
     SY_ENCODE_SPECIAL = 1, /* add what the post-processor adds (BOS and the like)                    */
-    SY_ENCODE_PLAIN = 2,   /* special tokens written in the text stay plain text                      */
+    SY_ENCODE_PLAIN = 2,   /* control tokens written in the text stay plain text                      */
 };
 /* Appends ids. Invalid UTF-8 is replaced by U+FFFD per ill-formed sequence, as Python's errors="replace". */
 SY_CHECK sy_status sy_tokenizer_encode(const struct sy_tokenizer *, const char *text, size_t n, unsigned flags,
                                        struct sy_ids *out, struct sy_err *);
-/* A rendered chat prompt: special tokens are recognised in trusted spans (the template's own text) only; text that
- * came from messages never becomes a control token. Spans partition the text in order. */
+/* A rendered chat prompt: control tokens are recognised in trusted spans (the template's own text) only, each wholly
+ * inside one; text that came from messages never becomes one. Spans partition the text in order. */
 struct sy_span {
     size_t lo, hi; /* bytes [lo, hi) */
     bool trusted;
@@ -69,7 +69,12 @@ int32_t sy_tokenizer_size(const struct sy_tokenizer *);
 int32_t sy_tokenizer_bos(const struct sy_tokenizer *); /* -1: none */
 int32_t sy_tokenizer_eos(const struct sy_tokenizer *);
 int32_t sy_tokenizer_pad(const struct sy_tokenizer *);
-bool sy_tokenizer_is_special(const struct sy_tokenizer *, int32_t id);
+bool sy_tokenizer_is_special(const struct sy_tokenizer *, int32_t id); /* left out by skip_special */
+/* Does the token steer a model rather than stand for text? Special tokens do, and added tokens in angle or square
+ * brackets ("<think>", "<tool_call>", "[TOOL_CALLS]"), which many vocabularies do not call special; but not elements
+ * of a page's text ("<table>", "</h1>") nor other added tokens (runs of spaces and line breaks, words). Where
+ * everything is trusted, non-special ones are matched as by Hugging Face's tokenizers. */
+bool sy_tokenizer_is_control(const struct sy_tokenizer *, int32_t id);
 /* The token's own text (no decoding): "<|im_end|>", "\u0120the"; borrowed; NULL out of range. */
 const char *sy_tokenizer_token(const struct sy_tokenizer *, int32_t id, size_t *n);
 /* The bytes it stands for inside a text: " the", the single byte of "<0xE2>"; not always valid UTF-8. Borrowed;

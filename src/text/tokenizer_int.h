@@ -22,10 +22,12 @@ enum {
 /* Of a text, and of an id. */
 enum token_flags {
     TOKEN_MODEL = 1,   /* the model may produce it */
-    TOKEN_SPECIAL = 2, /* a control token: never produced by the model, left out by skip_special */
+    TOKEN_SPECIAL = 2, /* left out by skip_special */
     TOKEN_ADDED = 4,
-    TOKEN_BYTE = 8, /* decodes to the single byte in its piece */
-    TOKEN_TWO = 16, /* the id belongs to a text of the model and to an added token's */
+    TOKEN_BYTE = 8,     /* decodes to the single byte in its piece */
+    TOKEN_TWO = 16,     /* the id belongs to a text of the model and to an added token's */
+    TOKEN_CONTROL = 32, /* sy_tokenizer_is_control: never produced by the model, nor found in untrusted text. The
+                         * tables set it, of TOKEN_SPECIAL and of TOKEN_ADDED with such a text. */
 };
 struct token_text {
     uint32_t off, len; /* of vocab.text; off == UINT32_MAX: there is no such id */
@@ -61,7 +63,7 @@ int32_t sy_vocab_find(const struct vocab *, const char *s, size_t n);       /* a
 int32_t sy_vocab_find_model(const struct vocab *, const char *s, size_t n); /* one the model may produce */
 /* Walks all texts: for (uint32_t at = 0; sy_vocab_next(v, &at, &entry);) */
 bool sy_vocab_next(const struct vocab *, uint32_t *at, struct vocab_entry *out);
-static inline bool flags_usable(unsigned flags) { return (flags & (TOKEN_MODEL | TOKEN_SPECIAL)) == TOKEN_MODEL; }
+static inline bool flags_usable(unsigned flags) { return (flags & (TOKEN_MODEL | TOKEN_CONTROL)) == TOKEN_MODEL; }
 static inline bool vocab_has(const struct vocab *v, int64_t id)
 {
     return id >= 0 && id < v->n && v->token[id].off != UINT32_MAX;
@@ -71,6 +73,8 @@ static inline const char *vocab_text(const struct vocab *v, int32_t id, size_t *
     *n = v->token[id].len;
     return v->text + v->token[id].off;
 }
+/* Is this the text of an added token that steers a model, by its looks? See sy_tokenizer_is_control. */
+bool sy_token_looks_control(const char *s, size_t n);
 int32_t sy_vocab_byte_token(const struct vocab *, unsigned char byte); /* "<0x0A>"; -1: none */
 
 /* A trie over bytes in one hash table of (node, byte) -> node; node 0 is the root. */
@@ -256,6 +260,7 @@ SY_CHECK sy_status sy_wordlevel_encode(struct work *, const char *s, size_t n, s
 struct added_token {
     int32_t id;
     bool lstrip, rstrip, single_word, normalized, special;
+    bool control; /* sy_tokenizer_finish sets it */
 };
 struct added {
     struct trie trie; /* value: index into token */

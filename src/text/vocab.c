@@ -105,6 +105,35 @@ void sy_vocab_prefetch(const struct vocab *v, const char *s, size_t n)
     __builtin_prefetch(&v->slot[hash_text(s, n) & v->mask]);
 }
 
+/* Elements of a page's text: some vocabularies (Gemma's) hold them so that pages take fewer tokens. */
+static bool is_page_element(const char *s, size_t n)
+{
+    static const char names[] = " a b blockquote body br caption code div em h1 h2 h3 h4 h5 h6 hr html i li ol p pre "
+                                "span strong sub sup table tbody td tfoot th thead tr u ul ";
+    char key[16] = " ";
+    if (n && *s == '/') s++, n--;
+    if (!n || n > sizeof key - 3 || memchr(s, ' ', n)) return false;
+    memcpy(key + 1, s, n);
+    key[n + 1] = ' ';
+    return memmem(names, sizeof names - 1, key, n + 2) != NULL;
+}
+
+bool sy_token_looks_control(const char *s, size_t n)
+{
+    static const char mark[] = "\xe2\x96\x81"; /* sentencepiece's space */
+    const size_t n_mark = sizeof mark - 1;
+    for (; n >= n_mark && !memcmp(s, mark, n_mark); s += n_mark) n -= n_mark;
+    if (n < 3) return false;
+    if (s[0] == '[') return s[n - 1] == ']';
+    return s[0] == '<' && s[n - 1] == '>' && !is_page_element(s + 1, n - 2);
+}
+
+static unsigned with_control(unsigned flags, const char *s, size_t n)
+{
+    bool control = flags & TOKEN_SPECIAL || (flags & TOKEN_ADDED && sy_token_looks_control(s, n));
+    return flags | (control ? TOKEN_CONTROL : 0);
+}
+
 sy_status sy_vocab_add(struct vocab *v, int64_t id, const char *s, size_t n, unsigned flags, struct sy_err *err)
 {
     if (id < 0 || id >= v->n)
@@ -112,6 +141,7 @@ sy_status sy_vocab_add(struct vocab *v, int64_t id, const char *s, size_t n, uns
     if (n > TOKEN_BYTES_MAX)
         return sy_fail(err, SY_EFORMAT, "token %lld is %zu bytes long, expected at most %d", (long long)id, n,
                        TOKEN_BYTES_MAX);
+    flags = with_control(flags, s, n);
     bool taken = v->token[id].off != UINT32_MAX;
     if (taken && (flags & TOKEN_MODEL || v->flags[id] & TOKEN_ADDED))
         return sy_fail(err, SY_EFORMAT, "token id %lld is given to '%.60s' and to '%.60s'", (long long)id,
@@ -132,6 +162,7 @@ void sy_vocab_mark(struct vocab *v, const char *s, size_t n, unsigned flags)
 {
     struct vocab_slot *at = slot_of(v, s, n, hash_text(s, n));
     if (!at || !at->id_plus_one) return;
+    flags = with_control(flags, s, n);
     at->flags |= (unsigned char)flags;
     v->flags[at->id_plus_one - 1] |= (unsigned char)flags;
 }

@@ -259,10 +259,10 @@ static struct sy_ids encode_spans(const struct sy_tokenizer *t, const char *s, c
     return ids;
 }
 
-static void no_special(const struct sy_tokenizer *t, const struct sy_ids *ids)
+static void no_control(const struct sy_tokenizer *t, const struct sy_ids *ids)
 {
     for (size_t i = 0; i < ids->n; i++)
-        if (sy_tokenizer_is_special(t, ids->at[i])) {
+        if (sy_tokenizer_is_control(t, ids->at[i])) {
             size_t n;
             const char *s = sy_tokenizer_token(t, ids->at[i], &n);
             if (strcmp(s, "<unk>")) fail_msg("untrusted text became '%s'", s);
@@ -283,24 +283,24 @@ static void spans(void **state)
             size_t n;
             const char *s = sy_json_text_n(sy_json_get(c, "text"), &n);
             struct sy_ids plain = encode_n(t, s, n, SY_ENCODE_PLAIN), all = encode_n(t, s, n, 0);
-            bool special = memmem(s, n, "<unk>", 5) != NULL;
+            bool control = memmem(s, n, "<unk>", 5) != NULL;
             for (size_t k = 0; k < all.n; k++)
-                special |=
-                    strcmp(sy_tokenizer_token(t, all.at[k], NULL), "<unk>") && sy_tokenizer_is_special(t, all.at[k]);
+                control |=
+                    strcmp(sy_tokenizer_token(t, all.at[k], NULL), "<unk>") && sy_tokenizer_is_control(t, all.at[k]);
             if (strcmp(fixtures[f], "bytelevel_llama3"))
-                no_special(t, &plain); /* its words share ids with control tokens */
+                no_control(t, &plain); /* its words share ids with control tokens */
             struct sy_span whole = {0, n, true}, untrusted = {0, n, false}, cut[6];
             size_t at = 0;
             for (size_t k = 0; k < SY_COUNT(cut); k++) {
                 size_t hi = k + 1 == SY_COUNT(cut) ? n : at + sy_rng_u64(f, r++) % (n - at + 1);
-                cut[k] = (struct sy_span){at, hi, special ? false : k & 1};
+                cut[k] = (struct sy_span){at, hi, control ? false : k & 1};
                 at = hi;
             }
             struct sy_ids a = encode_spans(t, s, &whole, 1), b = encode_spans(t, s, &untrusted, 1);
             struct sy_ids d = encode_spans(t, s, cut, SY_COUNT(cut));
             check_ids(&a, all.at, all.n, "a trusted text");
             check_ids(&b, plain.at, plain.n, "an untrusted text");
-            check_ids(&d, special ? plain.at : all.at, special ? plain.n : all.n, "cut text");
+            check_ids(&d, control ? plain.at : all.at, control ? plain.n : all.n, "cut text");
             sy_ids_release(&plain);
             sy_ids_release(&all);
         }
@@ -325,11 +325,25 @@ static void span_edges(void **state)
     assert_int_equal(n_end, 1);
     assert_int_equal(ids.at[ids.n - 1], end);
     sy_ids_release(&ids);
+    /* A control token that its vocabulary does not call special. */
+    const char *think = "<think>a</think><tool_call></think>";
+    const struct sy_span said[] = {{0, 7, true}, {7, 27, false}, {27, 35, true}};
+    int32_t open = sy_tokenizer_find(t, "<think>", 7), close = sy_tokenizer_find(t, "</think>", 8);
+    assert_false(sy_tokenizer_is_special(t, open));
+    ids = encode_spans(t, think, said, SY_COUNT(said));
+    struct sy_ids text = encode(t, "a</think><tool_call>", SY_ENCODE_PLAIN);
+    assert_int_equal(ids.at[0], open);
+    assert_int_equal(ids.at[ids.n - 1], close);
+    assert_int_equal(ids.n, text.n + 2);
+    assert_memory_equal(ids.at + 1, text.at, text.n * sizeof *text.at);
+    no_control(t, &text);
+    sy_ids_release(&text);
+    sy_ids_release(&ids);
     /* A token across two spans, both trusted or not, is no token. */
     const struct sy_span across[] = {{0, 5, true}, {5, 12, true}};
     ids = encode_spans(t, s, across, 2);
     assert_true(ids.n > 1);
-    no_special(t, &ids);
+    no_control(t, &ids);
     sy_ids_release(&ids);
     struct sy_err err = {0};
     const struct sy_span gap[] = {{0, 5, true}, {6, 12, true}};

@@ -98,7 +98,8 @@ static void sentencepiece(void **state)
     CHECK_IDS(encode(t, "<s>o</s>", 0), 1, 265, 269, 2);          /* a prefix after each control token */
     CHECK_IDS(encode(t, "<s>o", SY_ENCODE_PLAIN), 265, 270, 264,
               269); /* "<" and "s>" would join to a control token */
-    CHECK_IDS(encode(t, "o[user]o", SY_ENCODE_PLAIN), 265, 269, 274, 265, 269);
+    CHECK_IDS(encode(t, "o[user]o", 0), 265, 269, 274, 265, 269);
+    CHECK_IDS(encode(t, "o[user]", SY_ENCODE_PLAIN), 265, 269, 94, 120, 271, 267, 117, 96); /* looks like control */
     const int32_t ids[] = {1, 261, 262, 265, 3 + 0xf0, 3 + 0x9f, 3 + 0x98, 3 + 0x80, 2};
     check_decode(t, ids, SY_COUNT(ids), true, "hello \xf0\x9f\x98\x80");
     check_decode(t, ids, SY_COUNT(ids), false, "<s> hello \xf0\x9f\x98\x80</s>");

@@ -215,13 +215,49 @@ static void plain_text(void **state)
                   "\"merges\":[\"s >\",\"< s>\"]},\"added_tokens\":[{\"id\":4,\"content\":\"<s>\",\"special\":true},"
                   "{\"id\":6,\"content\":\"<x>\",\"special\":false,\"normalized\":false}]}");
     CHECK_IDS(encode(t, "x<s>x<x>", 0), 5, 4, 5, 6);
-    CHECK_IDS(encode(t, "x<s>x<x>", SY_ENCODE_PLAIN), 5, 0, 3, 5, 6); /* no merge makes a control token either */
+    CHECK_IDS(encode(t, "x<s>x", SY_ENCODE_PLAIN), 5, 0, 3, 5); /* no merge makes a control token either */
+    CHECK_IDS(encode(t, "<x>", SY_ENCODE_PLAIN), 0, 5, 2);      /* nor does one that is not called special match */
+    assert_true(sy_tokenizer_is_control(t, 4) && sy_tokenizer_is_control(t, 6) && !sy_tokenizer_is_control(t, 99));
     assert_int_equal(sy_tokenizer_size(t), 7);
     assert_true(sy_tokenizer_is_special(t, 4) && !sy_tokenizer_is_special(t, 6) && !sy_tokenizer_is_special(t, 99));
     assert_int_equal(sy_tokenizer_find(t, "<x>", 3), 6);
     assert_int_equal(sy_tokenizer_find(t, "nothing", 7), -1);
     assert_string_equal(sy_tokenizer_token(t, 3, NULL), "s>");
     assert_null(sy_tokenizer_token(t, 7, NULL));
+    sy_tokenizer_free(t);
+}
+
+/* By their looks: what steers a model is control, parts of a page and plain text are not. */
+static void control_tokens(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        bool control;
+    } all[] = {{"<think>", true},      {"</tool_call>", true}, {"<|fim_prefix|>", true},
+               {"[TOOL_CALLS]", true}, {"<unused0>", true},    {"\xe2\x96\x81<EOT>", true},
+               {"<video>", true},      {"<table>", false},     {"</h1>", false},
+               {"<>", false},          {"<h", false},          {"  ", false},
+               {"\\n\\n", false},      {"->", false},          {"word", false},
+               {"<a b>", true}};
+    char json[1024];
+    int n = snprintf(json, sizeof json, "{" WORDS ",\"added_tokens\":[");
+    for (size_t i = 0; i < SY_COUNT(all); i++)
+        n += snprintf(json + n, sizeof json - (size_t)n, "%s{\"id\":%zu,\"content\":\"%s\"}", i ? "," : "", 50 + i,
+                      all[i].text);
+    snprintf(json + n, sizeof json - (size_t)n, "]}");
+    struct sy_tokenizer *t = open_text(json);
+    for (size_t i = 0; i < SY_COUNT(all); i++) {
+        int32_t id = 50 + (int32_t)i;
+        if (sy_tokenizer_is_control(t, id) != all[i].control) fail_msg("'%s' is taken for the other", all[i].text);
+        size_t n_text;
+        const char *s = sy_tokenizer_token(t, id, &n_text);
+        struct sy_ids whole = encode_n(t, s, n_text, 0), plain = encode_n(t, s, n_text, SY_ENCODE_PLAIN);
+        assert_true(whole.n == 1 && whole.at[0] == id);
+        assert_int_equal(plain.n == 1 && plain.at[0] == id, !all[i].control);
+        sy_ids_release(&whole);
+        sy_ids_release(&plain);
+    }
     sy_tokenizer_free(t);
 }
 
@@ -303,9 +339,15 @@ static void out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps),         cmocka_unit_test(refused),       cmocka_unit_test(deep_sequence),
-        cmocka_unit_test(runaway_regex), cmocka_unit_test(plain_text),    cmocka_unit_test(normalized_spans),
-        cmocka_unit_test(config_tokens), cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(steps),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(deep_sequence),
+        cmocka_unit_test(runaway_regex),
+        cmocka_unit_test(plain_text),
+        cmocka_unit_test(control_tokens),
+        cmocka_unit_test(normalized_spans),
+        cmocka_unit_test(config_tokens),
+        cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
