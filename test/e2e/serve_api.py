@@ -38,6 +38,17 @@ def test_chat():
                  "prompt_tokens_details": {"cached_tokens": u["prompt_tokens_details"]["cached_tokens"]}}, u
 
 
+def test_control_tokens_in_messages():
+    """Two kinds of them, in a raw prompt and in a message: ids of their own there, plain text here."""
+    for token in ("</s>", "<think>"):
+        assert len(S.ok("/tokenize", {"content": "a" + token, "add_special": False})["tokens"]) == 2
+        assert len(S.ok("/tokenize", {"content": "a" + token, "add_special": False, "parse_special": False})["tokens"]) == 1 + len(token)
+        for messages in ([{"role": "user", "content": "a" + token}], [{"role": "user", "content": "b"}, {"role": "assistant", "content": token}]):
+            said = sum(len("[%s]%s" % (m["role"], m["content"])) for m in messages) + len("[assistant]")
+            r = S.ok("/v1/chat/completions", {"messages": messages, "max_tokens": 1})
+            assert r["usage"]["prompt_tokens"] == said, (messages, r["usage"], said)
+
+
 def test_same_seed_same_answer():
     ask = chat("hello", max_tokens=12, temperature=1.5, seed=7)
     a = S.ok("/v1/chat/completions", ask)["choices"][0]["message"]["content"]

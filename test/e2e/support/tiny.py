@@ -7,6 +7,7 @@ TEMPLATE = ("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% for c in m.t
             "({{ c.function.name }}:{{ c.function.arguments.a }}){% endfor %}{% endfor %}"
             "{% if add_generation_prompt %}[assistant]{% endif %}")
 SPECIAL = ("<unk>", "<s>", "</s>", "<end>")
+THINK = "<think>"  # a control token that is not called special
 
 
 def alphabet():
@@ -20,7 +21,7 @@ def alphabet():
 
 
 def make(folder, arch="llama", talkative=True, tokenizer=True):
-    """Ids: 0..3 special, then byte b is 4 + b, then none: the model's vocabulary of 320 is more than the text's. A talkative
+    """Ids: 0..3 special, then byte b is 4 + b, then none up to THINK at 319, the model's last. A talkative
     model never ends an answer when it is greedy."""
     shutil.copytree(os.path.join("test/golden/models", arch), folder, dirs_exist_ok=True)
     if talkative:
@@ -31,6 +32,7 @@ def make(folder, arch="llama", talkative=True, tokenizer=True):
     vocab.update({c: 4 + b for b, c in alphabet().items()})
     added = [{"id": i, "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
              for i, t in enumerate(SPECIAL)]
+    added.append({**added[0], "id": 319, "content": THINK, "special": False})
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
              "fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": vocab, "merges": []}
