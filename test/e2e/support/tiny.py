@@ -20,10 +20,15 @@ def alphabet():
     return out
 
 
-def make(folder, arch="llama", talkative=True, tokenizer=True):
+def make(folder, arch="llama", talkative=True, tokenizer=True, positions=0):
     """Ids: 0..3 special, then byte b is 4 + b, then none up to THINK at 319, the model's last. A talkative
-    model never ends an answer when it is greedy."""
+    model never ends an answer when it is greedy. It takes 4096 tokens, or positions."""
     shutil.copytree(os.path.join("test/golden/models", arch), folder, dirs_exist_ok=True)
+    if positions > 4096:
+        with open(os.path.join(folder, "config.json")) as f:
+            config = json.load(f)
+        with open(os.path.join(folder, "config.json"), "w") as f:
+            json.dump({**config, "max_position_embeddings": positions}, f)
     if talkative:
         mute(folder, (2, 3))
     if not tokenizer:
