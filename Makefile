@@ -86,14 +86,18 @@ Q   := @
 say  = @echo "  $(1) $@"
 endif
 
-# No parser of outside bytes runs in a kernel, and clang needs minutes to instrument one.
-KERNEL_PLAIN := $(if $(filter fuzz,$(MODE)),-fno-sanitize=all)
+# No parser of outside bytes runs in a kernel, and clang needs minutes to instrument one. With gcc's sanitizers the tests
+# of the kernels take most of the time, so these are optimised.
+KERNEL_OPT_fuzz := -fno-sanitize=all
+KERNEL_OPT_san  := -O2
+KERNEL_OPT_tsan := -O2
+KERNEL_OPT      := $(KERNEL_OPT_$(MODE))
 
 define isa_rule
 $(O)/$(KDIR)/$(1)/%.o: $(KDIR)/$(1)/%.c
 	@mkdir -p $$(@D)
 	$$(call say,CC )
-	$$(Q)$$(CC) $$(CFLAGS_ALL) $(ISA_FLAGS_$(1)) $(KERNEL_PLAIN) -MMD -MP -c $$< -o $$@
+	$$(Q)$$(CC) $$(CFLAGS_ALL) $(ISA_FLAGS_$(1)) $(KERNEL_OPT) -MMD -MP -c $$< -o $$@
 endef
 $(foreach k,$(ISAS),$(eval $(call isa_rule,$(k))))
 
@@ -151,10 +155,11 @@ check-san:
 	@$(SAN_ENV) SYSTOLE=build/san/systole SYSTOLE_TEST_SLOWER=10 TEST_SECONDS=900 \
 	  tools/check.sh build/san/log $(call unit,build/san,$(UNIT_SRC)) $(filter-out test/e2e/real.py,$(E2E))
 THREADED := $(filter test/unit/cpu_pool.c test/unit/engine_% test/unit/serve_% test/unit/text_tokenizer.c,$(UNIT_SRC))
+THREADED_E2E := $(addprefix test/e2e/,chat.py serve_api.py serve_http.py serve_stress.py)
 check-tsan:
 	@$(SUB) MODE=tsan O=build/tsan test-programs
-	@$(SAN_ENV) SYSTOLE=build/tsan/systole SYSTOLE_TEST_SLOWER=20 TEST_SECONDS=900 \
-	  tools/check.sh build/tsan/log $(call unit,build/tsan,$(THREADED)) test/e2e/chat.py test/e2e/serve_http.py
+	@$(SAN_ENV) SYSTOLE=build/tsan/systole SYSTOLE_TEST_SLOWER=20 TEST_SECONDS=900 SOAK_SECONDS=20 \
+	  tools/check.sh build/tsan/log $(call unit,build/tsan,$(THREADED)) $(THREADED_E2E)
 # The whole program with the n-th allocation failing, for every n.
 check-alloc:
 	@$(SUB) MODE=debug O=build/debug all

@@ -40,4 +40,4 @@ make --no-print-directory -j2 CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar O
     LDFLAGS="-L$arm/sysroot/$multiarch -Wl,-rpath-link,$arm/sysroot/$multiarch" $tests
 # shellcheck disable=SC2086
 TEST_WRAPPER="qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH=$arm/sysroot/$multiarch" TEST_SECONDS=900 \
-    SYSTOLE_TEST_SLOWER=20 tools/check.sh build/arm/log $tests
+    tools/check.sh build/arm/log $tests
