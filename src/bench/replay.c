@@ -131,7 +131,7 @@ static sy_status note_arrival(struct sy_trace *t, const struct sy_json *o, struc
 static bool left_early(const struct sy_json *o)
 {
     const char *why = sy_json_text(sy_json_get(o, "reason"));
-    return why && (!strcmp(why, "cancelled") || !strcmp(why, "deadline"));
+    return why && (!strcmp(why, "cancelled") || !strcmp(why, "deadline") || !strcmp(why, "stopped"));
 }
 
 static sy_status note_end(struct sy_trace *t, const struct sy_json *o, struct sy_err *err)
@@ -171,6 +171,15 @@ static sy_status check_step(struct sy_trace *t, const struct sy_json *o, struct 
     return SY_OK;
 }
 
+static sy_status check_idle(struct sy_trace *t, const struct sy_json *o, struct sy_err *err)
+{
+    char where[48];
+    snprintf(where, sizeof where, "trace line %zu", t->line_no);
+    struct sy_jread r = {.obj = o, .where = where, .err = err};
+    (void)sy_jread_int(&r, "idle", 0, INT64_MAX);
+    return r.st;
+}
+
 static sy_status read_all(struct sy_trace *t, struct sy_err *err)
 {
     struct sy_json *o;
@@ -184,7 +193,8 @@ static sy_status read_all(struct sy_trace *t, struct sy_err *err)
         if (sy_json_get(o, "step")) st = check_step(t, o, err);
         else if (sy_json_get(o, "arrive")) st = note_arrival(t, o, err);
         else if (sy_json_get(o, "end")) st = note_end(t, o, err);
-        else st = bad(t, err, "expected \"arrive\", \"step\" or \"end\"");
+        else if (sy_json_get(o, "idle")) st = check_idle(t, o, err);
+        else st = bad(t, err, "expected \"arrive\", \"step\", \"end\" or \"idle\"");
     }
     sy_json_free(o);
     return st;
@@ -415,15 +425,31 @@ static sy_status step(struct replay *r, const struct sy_json *o, struct sy_err *
     return SY_OK;
 }
 
+static sy_status idle(struct replay *r, const struct sy_json *o, struct sy_err *err)
+{
+    r->at = r->end = (uint64_t)sy_json_int(sy_json_get(o, "idle"), 0);
+    r->n_read = 0;
+    bool worked;
+    sy_status st = sy_engine_step(r->e, &worked, err);
+    if (st || !worked) return st;
+    r->out->same = false;
+    r->out->step = r->out->n_step;
+    snprintf(r->out->difference, sizeof r->out->difference, "recorded nothing to do; now a step");
+    return SY_OK;
+}
+
 static sy_status one_line(struct replay *r, const struct sy_json *o, struct sy_err *err)
 {
     if (sy_json_get(o, "step")) return step(r, o, err);
+    if (sy_json_get(o, "idle")) return idle(r, o, err);
     if (sy_json_get(o, "arrive")) {
         r->at = r->end = (uint64_t)sy_json_int(sy_json_get(o, "t"), 0);
         return arrive(r, o, err);
     }
     const struct asked *q = left_early(o) ? find(r->t, (uint64_t)sy_json_int(sy_json_get(o, "end"), -1)) : NULL;
-    if (q) sy_engine_cancel(r->e, q->now);
+    const char *why = sy_json_text(sy_json_get(o, "reason"));
+    if (q && !strcmp(why, "stopped")) sy_engine_stop(r->e, q->now, (int32_t)sy_json_int(sy_json_get(o, "sample"), 0));
+    else if (q) sy_engine_cancel(r->e, q->now);
     return SY_OK;
 }
 

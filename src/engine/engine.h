@@ -119,6 +119,9 @@ SY_CHECK sy_status sy_engine_prepare(const struct sy_engine *, const struct sy_r
 SY_CHECK sy_status sy_engine_submit_take(struct sy_engine *, struct sy_prepared *, uint64_t *id, struct sy_err *);
 void sy_prepared_free(struct sy_prepared *);            /* of one that is not submitted; NULL is fine */
 void sy_engine_cancel(struct sy_engine *, uint64_t id); /* an unknown id is fine; its last event says CANCELLED */
+/* One answer is complete, as its reader found a stop string in its text: its last event says STOP. Unknown is fine.
+ */
+void sy_engine_stop(struct sy_engine *, uint64_t id, int32_t sample);
 /* Runs one step; false when there was nothing to do. An error here is the backend's and final. */
 SY_CHECK sy_status sy_engine_step(struct sy_engine *, bool *worked, struct sy_err *);
 

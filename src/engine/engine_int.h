@@ -6,6 +6,7 @@
 #include "base/buf.h"
 #include "engine/cache.h"
 #include "engine/engine.h"
+#include "engine/pace.h"
 
 enum seq_state { SEQ_WAITING, SEQ_RUNNING, SEQ_ENDED };
 struct seq {          /* one answer, from submit to its last event; lives in its request's arena */
@@ -25,6 +26,7 @@ struct seq {          /* one answer, from submit to its last event; lives in its
     int32_t score_from; /* first prompt position whose row is still wanted; n_prompt: none */
     int32_t *swap;      /* host slots of its blocks; n_swap 0: none */
     int32_t n_swap;
+    bool stopped;             /* its reader found a stop string: it ends before the next step */
     uint16_t *count_output;   /* NULL: no penalties */
     uint64_t n_draw, last_ns; /* last_ns: when its last token came; 0: none yet */
 };
@@ -48,10 +50,6 @@ struct out_row { /* a row of logits of the step */
     struct seq *seq;
     int32_t pos;
     bool sample; /* the next token comes from it */
-};
-struct pace {           /* measured step times, in ns: what a prefill chunk may cost */
-    double decode_step; /* a step without prefill */
-    double prefill_tok; /* one prompt token more */
 };
 struct kv_window { /* attention layers that see at most `window` keys (0: all), and their share of a block's bytes */
     int32_t window;
@@ -90,11 +88,13 @@ struct sy_engine {
     struct seq **batch_seq; /* [seq_max] whose tokens they are */
     int32_t n_prefill;      /* prompt tokens in it */
     bool has_decode;
-    struct sy_copy *copy; /* owed before the step */
+    struct sy_pace_load load; /* what it costs */
+    bool unmeasured;          /* the last step's time has not been noted */
+    struct sy_copy *copy;     /* owed before the step */
     int32_t n_copy;
     struct out_row *out; /* [shape.out] */
     void *scratch;       /* of sampling */
-    struct pace pace;
+    struct sy_pace pace;
     uint64_t now; /* at the start of the step */
     struct sy_engine_stats stats;
     FILE *trace;
@@ -110,9 +110,9 @@ void sched_end(struct sy_engine *, struct seq *, enum sy_finish, bool tell); /* 
 void sched_drop(struct sy_engine *);                                         /* cancelled ones, passed deadlines */
 void sched_fill(struct sy_engine *);               /* decides the step and writes the batch */
 void sched_fork(struct sy_engine *, struct seq *); /* its prompt is done: the siblings start from it */
-void sched_measure(struct sy_engine *, uint64_t step_ns);
 /* trace.c */
 SY_CHECK sy_status trace_open(struct sy_engine *, struct sy_err *);
 void trace_arrive(struct sy_engine *, const struct seq_request *, const struct seq *, bool scored);
 void trace_step(struct sy_engine *, uint64_t end_ns);
-void trace_end(struct sy_engine *, const struct seq *, enum sy_finish);
+void trace_idle(const struct sy_engine *); /* the first call that had nothing to do */
+void trace_end(struct sy_engine *, const struct seq *, enum sy_finish, bool early); /* early: not by its last token */

@@ -63,13 +63,23 @@ sy_status sy_loop_submit(struct sy_loop *l, struct sy_stream *s, struct sy_err *
     return SY_OK;
 }
 
-void sy_loop_cancel(struct sy_stream *s)
+static void push_cancel(struct sy_stream *s)
 {
     struct sy_loop *l = s->loop;
-    if (!l || atomic_exchange(&s->cancelled, true)) return;
+    if (atomic_exchange(&s->in_cancel, true)) return; /* it has not been taken yet, and this will be seen too */
     sy_stream_ref(s);
     PUSH(&l->cancel, s, next_cancel);
     wake(l);
+}
+
+void sy_loop_cancel(struct sy_stream *s)
+{
+    if (s->loop && !atomic_exchange(&s->cancelled, true)) push_cancel(s);
+}
+
+void sy_loop_stop(struct sy_stream *s, int32_t reply)
+{
+    if (s->loop && !atomic_exchange(&s->reply[reply].stopped, true)) push_cancel(s);
 }
 
 int sy_loop_fd(const struct sy_loop *l) { return l->fd; }
@@ -210,7 +220,10 @@ static void take_cancelled(struct sy_loop *l)
     TAKE(&l->cancel, s, next_cancel);
     for (; s; s = next) {
         next = s->next_cancel;
-        if (s->live) sy_engine_cancel(l->engine, s->id);
+        atomic_store(&s->in_cancel, false); /* from here on next_cancel is not ours any more */
+        if (s->live && atomic_load(&s->cancelled)) sy_engine_cancel(l->engine, s->id);
+        for (int32_t i = 0; s->live && i < s->n_reply; i++)
+            if (atomic_load(&s->reply[i].stopped)) sy_engine_stop(l->engine, s->id, i);
         sy_stream_unref(s);
     }
 }

@@ -22,8 +22,10 @@ struct sy_reply {
     float *logprob;         /* [n_max], NULL: not asked for */
     struct sy_logprob *top; /* [n_max, n_top] */
     _Atomic int32_t n;
-    _Atomic int finish; /* enum sy_finish */
-    uint64_t t_last;    /* the engine thread's */
+    _Atomic int finish;  /* enum sy_finish */
+    _Atomic int32_t end; /* place of the token that ended it (an end token or stop id); -1: no such. Set before n */
+    atomic_bool stopped; /* its reader needs no more */
+    uint64_t t_last;     /* the engine thread's */
 };
 struct sy_stream_opt {
     struct sy_request request; /* everything borrowed for the call of new; on_* and ctx must be unset */
@@ -53,7 +55,7 @@ struct sy_stream {
     struct sy_prepared *prepared; /* from submit to the engine thread */
     struct sy_arena arena;
     atomic_int refs;
-    atomic_bool cancelled, ready;
+    atomic_bool cancelled, in_cancel, ready;
     struct sy_stream *next_in, *next_cancel, *next_ready; /* links of the queues between threads */
     struct sy_stream *prev, *next;                        /* the engine thread's list of live streams */
     uint64_t id, t_started, t_first;
@@ -75,6 +77,8 @@ void sy_loop_free(struct sy_loop *); /* ends every stream as cancelled, then joi
  * stream ends. */
 SY_CHECK sy_status sy_loop_submit(struct sy_loop *, struct sy_stream *, struct sy_err *);
 void sy_loop_cancel(struct sy_stream *); /* takes effect before the next step; one not submitted or ended is fine */
+/* One reply, which has tokens, is complete as it is: it ends as SY_FINISH_STOP, the others go on. */
+void sy_loop_stop(struct sy_stream *, int32_t reply);
 
 /* Readable when streams have news. One thread drains it: reads the eventfd, then takes streams until NULL;
  * each comes with a reference, and comes again when there is more news after it was taken. */

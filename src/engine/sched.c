@@ -2,10 +2,10 @@
  *
  * A step is {sequence: n_tokens} within one budget of tokens, without phases. Running sequences that have one token
  * to compute come first, then those with more (prompts, in chunks), then waiting ones are admitted, by priority and
- * arrival. A chunk is shrunk so that the step, by measured times, keeps the bound on the gap between two tokens of a
- * running sequence. When blocks run out the youngest running sequence gives its blocks back and waits: its tokens are
- * recomputed later, or its blocks are kept in host memory, whichever is cheaper. The oldest is never the victim of a
- * younger one, and alone it fits (the door checked), so it always gets on. */
+ * arrival. A chunk is shrunk so that the step, by what steps have cost so far (pace.h), keeps the bound on the gap
+ * between two tokens of a running sequence. When blocks run out the youngest running sequence gives its blocks back
+ * and waits: its tokens are recomputed later, or its blocks are kept in host memory, whichever is cheaper. The oldest
+ * is never the victim of a younger one, and alone it fits (the door checked), so it always gets on. */
 #include <string.h>
 
 #include "engine/engine_int.h"
@@ -70,7 +70,7 @@ static void close_answer(struct sy_engine *e, struct seq *s, enum sy_finish why,
 {
     struct seq_request *q = s->of;
     s->state = SEQ_ENDED;
-    trace_end(e, s, why);
+    trace_end(e, s, why, tell);
     if (tell && q->on_event)
         q->on_event(q->ctx, &(struct sy_event){.request = q->id,
                                                .sample = s->sample,
@@ -98,30 +98,45 @@ void sched_end(struct sy_engine *e, struct seq *s, enum sy_finish why, bool tell
     close_answer(e, s, why, tell);
 }
 
+static void drop(struct sy_engine *e, struct seq *s)
+{
+    const struct seq_request *q = s->of;
+    if (q->cancelled) sched_end(e, s, SY_FINISH_CANCELLED, true);
+    else if (q->deadline_ns && e->now >= q->deadline_ns) sched_end(e, s, SY_FINISH_DEADLINE, true);
+    else if (s->stopped && !q->siblings) sched_end(e, s, SY_FINISH_STOP, true); /* not before they have its prompt */
+}
+
 void sched_drop(struct sy_engine *e)
 {
-    for (int32_t i = e->n_running - 1; i >= 0; i--) {
-        struct seq *s = e->running[i];
-        const struct seq_request *q = s->of;
-        if (q->cancelled) sched_end(e, s, SY_FINISH_CANCELLED, true);
-        else if (q->deadline_ns && e->now >= q->deadline_ns) sched_end(e, s, SY_FINISH_DEADLINE, true);
-    }
+    for (int32_t i = e->n_running - 1; i >= 0; i--) drop(e, e->running[i]);
     for (struct seq *s = e->wait, *next; s; s = next) {
         next = s->next;
-        const struct seq_request *q = s->of;
-        if (q->cancelled) sched_end(e, s, SY_FINISH_CANCELLED, true);
-        else if (q->deadline_ns && e->now >= q->deadline_ns) sched_end(e, s, SY_FINISH_DEADLINE, true);
+        drop(e, s);
     }
 }
 
 /* ---- preemption ---------------------------------------------------------------------------------------------- */
+
+/* Keys that n tokens after position p0 attend to, all together; a window's layers count by their share. */
+static double keys_seen(const struct sy_engine *e, int32_t p0, int32_t n)
+{
+    double all = (double)n * p0 + 0.5 * n * (n + 1.0), sum = e->n_kv_window ? 0 : all;
+    for (int32_t i = 0; i < e->n_kv_window; i++) {
+        int32_t w = e->kv_window[i].window, below = w - p0 < n ? w - p0 : n; /* tokens that see all before them */
+        if (below < 0) below = 0;
+        double some = (double)below * p0 + 0.5 * below * (below + 1.0) + (double)(n - below) * w;
+        sum += e->kv_window[i].share * (w > 0 ? some : all);
+    }
+    return sum;
+}
 
 static bool swap_is_cheaper(const struct sy_engine *e, const struct seq *s)
 {
     if (s->n_block > e->n_swap_free) return false;
     /* Out and in again, at what one core copies at least. */
     double swap_ns = 2 * (double)s->n_block * (double)e->block_bytes / 4.0;
-    return swap_ns < s->n_done * e->pace.prefill_tok;
+    struct sy_pace_load again = {{[SY_PACE_TOK] = s->n_done, [SY_PACE_PAIR] = keys_seen(e, 0, s->n_done)}};
+    return swap_ns < sy_pace_predict(&e->pace, &again);
 }
 
 static void preempt(struct sy_engine *e, struct seq *s)
@@ -243,11 +258,21 @@ static bool wants_row(const struct seq *s, int32_t pos)
     return sample || (pos >= s->score_from && pos < s->of->n_prompt);
 }
 
+static void add_load(const struct sy_engine *e, const struct seq *s, int32_t n, int32_t rows, struct sy_pace_load *l)
+{
+    bool decode = n == 1 && s->last_ns > 0;
+    l->x[SY_PACE_FIXED] = 1;
+    l->x[SY_PACE_TOK] += n;
+    l->x[SY_PACE_ROW] += rows;
+    l->x[decode ? SY_PACE_KEY : SY_PACE_PAIR] += keys_seen(e, s->n_done, n);
+}
+
 /* Adds n tokens of s to the step, and the rows of logits they owe. */
 static void put(struct sy_engine *e, struct seq *s, int32_t n)
 {
     struct sy_batch *b = &e->batch;
     int32_t len = e->plan.block_len, *table = b->field[SY_BLOCK_TABLE] + (int64_t)b->n_seq * b->shape.block;
+    int32_t n_out = b->n_out;
     memcpy(table, s->block, (size_t)s->n_block * sizeof *table);
     for (int32_t i = 0; i < n; i++) {
         int32_t pos = s->n_done + i, at = b->n_tok + i;
@@ -258,6 +283,7 @@ static void put(struct sy_engine *e, struct seq *s, int32_t n)
         e->out[b->n_out] = (struct out_row){s, pos, pos + 1 == s->n_tok && s->n_tok < s->n_end};
         b->field[SY_OUT][b->n_out++] = at;
     }
+    add_load(e, s, n, b->n_out - n_out, &e->load);
     if (n > 1 || s->last_ns == 0) e->n_prefill += n; /* recomputed answers count as prompts */
     if (!s->of->started_ns) s->of->started_ns = e->now;
     e->batch_seq[b->n_seq] = s;
@@ -267,27 +293,38 @@ static void put(struct sy_engine *e, struct seq *s, int32_t n)
     s->n_done += n;
 }
 
-/* Tokens of s that fit: the budget, the rows of logits, one token and row kept for each of `after` sequences. */
-static int32_t room_for(const struct sy_engine *e, const struct seq *s, int32_t budget)
+enum { CHUNK_LEAST = 16 };
+
+/* Of n tokens of s, those that the step may hold beside running sequences so that it ends within the bound on the
+ * gap. Prompts get on by CHUNK_LEAST tokens a step, whatever the bound. */
+static int32_t within_gap(const struct sy_engine *e, const struct seq *s, int32_t n)
+{
+    /* The less has been seen, the more is kept in hand. */
+    double bound = 1e6 * e->opt.gap_ms_max * (e->pace.kind[1].n < SY_PACE_STEPS / 2 ? 0.7 : 0.85);
+    if (bound <= 0 || !e->has_decode) return n;
+    int32_t least = CHUNK_LEAST - e->n_prefill, lo = 0, hi = n;
+    while (lo < hi) {
+        int32_t mid = lo + (hi - lo + 1) / 2;
+        struct sy_pace_load l = e->load;
+        add_load(e, s, mid, 1, &l);
+        if (sy_pace_knows(&e->pace, &l) && sy_pace_predict(&e->pace, &l) <= bound) lo = mid;
+        else hi = mid - 1;
+    }
+    if (lo < least) lo = least;
+    return lo < n ? lo : n;
+}
+
+/* Tokens of s that fit: the step's, its rows of logits, and the bound on the gap. */
+static int32_t room_for(const struct sy_engine *e, const struct seq *s)
 {
     const struct sy_batch *b = &e->batch;
     int32_t n = s->n_tok - s->n_done, left = b->shape.tok - b->n_tok;
     if (n > left) n = left;
-    if (n > budget) n = budget;
     int32_t rows = b->shape.out - b->n_out;
-    if (s->score_from >= s->of->n_prompt) return rows > 0 ? n : 0;
     int32_t quiet = s->score_from > s->n_done ? s->score_from - s->n_done : 0;
-    return n > quiet + rows ? quiet + rows : n;
-}
-
-/* Prompt tokens that the step may hold beside running sequences so that it ends within the bound on the gap. */
-static int32_t chunk_budget(const struct sy_engine *e)
-{
-    double bound = e->opt.gap_ms_max * 1e6;
-    if (bound <= 0 || !e->has_decode || e->pace.prefill_tok <= 0) return e->batch.shape.tok;
-    double n = (0.9 * bound - e->pace.decode_step) / e->pace.prefill_tok;
-    int32_t least = e->plan.block_len < 16 ? e->plan.block_len : 16; /* prompts get on, whatever the bound */
-    return n < least ? least : n > e->batch.shape.tok ? e->batch.shape.tok : (int32_t)n;
+    if (s->score_from >= s->of->n_prompt) n = rows > 0 ? n : 0;
+    else if (n > quiet + rows) n = quiet + rows;
+    return within_gap(e, s, n);
 }
 
 static void fill_decodes(struct sy_engine *e)
@@ -317,27 +354,22 @@ void sched_fill(struct sy_engine *e)
     struct sy_batch *b = &e->batch;
     b->n_tok = b->n_seq = b->n_out = e->n_prefill = e->n_copy = 0;
     e->has_decode = false;
+    e->load = (struct sy_pace_load){0};
     uint64_t preempted = e->stats.n_preempt_recompute + e->stats.n_preempt_swap;
     if (e->n_running == 0) e->n_batch_left = e->n_wait < e->plan.seq_max ? e->n_wait : e->plan.seq_max;
     fill_decodes(e);
-    int32_t budget = chunk_budget(e);
-    for (int32_t i = 0; i < e->n_running && budget > 0; i++) {
+    for (int32_t i = 0; i < e->n_running; i++) {
         struct seq *s = e->running[i];
-        if (s->n_tok - s->n_done <= 1) continue;
-        int32_t n = room_for(e, s, budget);
-        if (n <= 0) continue;
-        put(e, s, n);
-        budget -= n;
+        int32_t n = s->n_tok - s->n_done > 1 ? room_for(e, s) : 0;
+        if (n > 0) put(e, s, n);
     }
     if (e->stats.n_preempt_recompute + e->stats.n_preempt_swap != preempted) return; /* no room for anybody new */
-    while (may_join(e) && budget > 0 && b->n_tok < b->shape.tok && b->n_out < b->shape.out) {
+    while (may_join(e) && b->n_tok < b->shape.tok && b->n_out < b->shape.out && within_gap(e, e->wait, 1) > 0) {
         struct seq *s = e->wait;
         if (!admit_one(e, s)) return;
         e->n_batch_left--;
-        int32_t n = room_for(e, s, budget);
-        if (n <= 0) continue;
-        put(e, s, n);
-        budget -= n;
+        int32_t n = room_for(e, s);
+        if (n > 0) put(e, s, n);
     }
 }
 
@@ -364,19 +396,4 @@ void sched_fork(struct sy_engine *e, struct seq *s)
         sibling->key = s->key;
         start(e, sibling);
     }
-}
-
-/* Fast to believe that steps are slow, slow to believe that they are fast: the bound is a promise. */
-static double follow(double old, double now) { return now > old ? 0.5 * old + 0.5 * now : 0.9 * old + 0.1 * now; }
-
-void sched_measure(struct sy_engine *e, uint64_t step_ns)
-{
-    double ns = (double)step_ns;
-    struct pace *p = &e->pace;
-    if (e->n_prefill == 0) {
-        p->decode_step = p->decode_step > 0 ? follow(p->decode_step, ns) : ns;
-        return;
-    }
-    double rest = ns - (e->has_decode ? p->decode_step : 0), each = (rest > 0 ? rest : 0.1 * ns) / e->n_prefill;
-    p->prefill_tok = p->prefill_tok > 0 ? follow(p->prefill_tok, each) : each;
 }

@@ -127,13 +127,26 @@ static void account(struct sy_engine *e, uint64_t ns)
         t->kv_bytes_read_decode += kv_bytes_read(e, e->batch.field[SY_CTX][i]);
 }
 
+/* A step costs what passes until the next one begins: sampling and handing on tokens too. */
+static void measure(struct sy_engine *e, uint64_t began)
+{
+    if (e->opt.gap_ms_max > 0 || e->n_swap_slot) sy_pace_add(&e->pace, &e->load, e->n_prefill > 0, e->now - began);
+    e->unmeasured = false;
+}
+
 sy_status sy_engine_step(struct sy_engine *e, bool *worked, struct sy_err *err)
 {
+    uint64_t began = e->now;
+    bool last = e->unmeasured;
     *worked = false;
     e->now = sy_now_ns(e->env);
+    if (last) measure(e, began);
     sched_drop(e);
     sched_fill(e);
-    if (e->batch.n_tok == 0) return SY_OK;
+    if (e->batch.n_tok == 0) {
+        if (last) trace_idle(e);
+        return SY_OK;
+    }
     *worked = true;
     if (e->n_copy) e->ops->copy_blocks(e->backend, e->kv, e->copy, e->n_copy);
     struct sy_result r;
@@ -142,9 +155,9 @@ sy_status sy_engine_step(struct sy_engine *e, bool *worked, struct sy_err *err)
     if (st) return st;
     uint64_t now = sy_now_ns(e->env);
     trace_step(e, now);
-    sched_measure(e, now - e->now);
     account(e, now - e->now);
     collect(e, &r, now);
+    e->unmeasured = true;
     return SY_OK;
 }
 

@@ -30,6 +30,7 @@ static bool make_replies(struct sy_stream *s)
         struct sy_reply *r = &s->reply[i];
         atomic_init(&r->n, 0);
         atomic_init(&r->finish, SY_RUNNING);
+        atomic_init(&r->end, -1);
         r->id = sy_arena_array(&s->arena, n, sizeof *r->id);
         if (!r->id) return false;
         if (s->request.sampling.n_logprob < 0) continue;
@@ -129,6 +130,7 @@ void stream_on_event(void *ctx, const struct sy_event *ev)
             if (s->n_top) memcpy(&r->top[(size_t)n * (size_t)s->n_top], ev->top, (size_t)s->n_top * sizeof *r->top);
         }
         count_token(s, r, sy_now_ns(s->loop->env));
+        if (ev->finish == SY_FINISH_STOP) atomic_store_explicit(&r->end, n, memory_order_relaxed);
         atomic_store_explicit(&r->n, n + 1, memory_order_release);
     }
     if (ev->finish != SY_RUNNING) {

@@ -167,3 +167,10 @@ void sy_engine_cancel(struct sy_engine *e, uint64_t id)
     for (int32_t i = 0; i < e->n_running; i++)
         if (e->running[i]->of->id == id) e->running[i]->of->cancelled = true;
 }
+
+void sy_engine_stop(struct sy_engine *e, uint64_t id, int32_t sample)
+{
+    for (struct seq *s = e->wait; s; s = s->next) s->stopped |= s->of->id == id && s->sample == sample;
+    for (int32_t i = 0; i < e->n_running; i++)
+        e->running[i]->stopped |= e->running[i]->of->id == id && e->running[i]->sample == sample;
+}

@@ -7,11 +7,12 @@
  *        "no_cache_read", "n_min", and "sampling" {...} with the fields of struct sy_sampling
  *   {"step":n,"t":ns,"end":ns,"seq":[[id,sample,tokens],...]}
  *   {"end":id,"sample":i,"n_tok":length,"reason":"stop"}
+ *   {"idle":ns}  nothing was left to do after the step before: its cost was measured then
  *
  * The first line is what the engine was opened with, as decided. Lines stand in the order in which things happened: a
- * request that ends "cancelled" or "deadline" left before the step that follows. domain and seed are 64 bits printed
- * as signed numbers, which is what JSON readers take; times are the engine's clock. Written by the engine thread
- * through stdio's buffer. */
+ * request that ends "cancelled" or "deadline", and an answer that ends "stopped" (its reader's doing), left before
+ * the step that follows. domain and seed are 64 bits printed as signed numbers, which is what JSON readers take;
+ * times are the engine's clock. Written by the engine thread through stdio's buffer. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -93,9 +94,14 @@ void trace_step(struct sy_engine *e, uint64_t end_ns)
     fputs("]}\n", e->trace);
 }
 
-void trace_end(struct sy_engine *e, const struct seq *s, enum sy_finish why)
+void trace_idle(const struct sy_engine *e)
+{
+    if (e->trace) fprintf(e->trace, "{\"idle\":%" PRIu64 "}\n", e->now);
+}
+
+void trace_end(struct sy_engine *e, const struct seq *s, enum sy_finish why, bool early)
 {
     if (!e->trace) return;
     fprintf(e->trace, "{\"end\":%" PRIu64 ",\"sample\":%d,\"n_tok\":%d,\"reason\":\"%s\"}\n", s->of->id, s->sample,
-            s->n_tok, sy_finish_name(why));
+            s->n_tok, early && why == SY_FINISH_STOP ? "stopped" : sy_finish_name(why));
 }

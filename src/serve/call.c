@@ -209,7 +209,7 @@ static void feed_choice(struct sy_call *c, struct sy_choice *k, struct sy_reply 
     bool text = sy_engine_tokenizer(c->service->engine) != NULL;
     while (k->n_token < n) {
         /* The token that ended an answer is counted, but it is no text unless asked for. */
-        bool end = finish == SY_FINISH_STOP && k->n_token == n - 1 && !c->ask.include_stop;
+        bool end = k->n_token == atomic_load_explicit(&r->end, memory_order_relaxed) && !c->ask.include_stop;
         bool stopped = text && !end && sy_output_feed(&k->out, r->id[k->n_token], &k->text);
         if (!note_token(c, k) || k->text.failed) {
             fail_choice(c, k);
@@ -303,17 +303,18 @@ static void end_item(struct sy_call *c, struct sy_call_item *it)
 
 void sy_call_feed(struct sy_call *c, struct sy_stream *s)
 {
-    int32_t i = 0, n = (int32_t)c->ask.n, open = 0, live = 0;
+    int32_t i = 0, n = (int32_t)c->ask.n, live = 0;
     while (i < c->n_submitted && c->item[i].stream != s) i++;
     if (i == c->n_submitted || c->item[i].ended) return;
     /* Before the replies are read: what ends while they are is news of its own. */
     for (int32_t k = 0; k < s->n_reply; k++)
         live += atomic_load_explicit(&s->reply[k].finish, memory_order_acquire) == SY_RUNNING;
     for (int32_t k = 0; k < n && generates(c); k++) {
-        feed_choice(c, &c->choice[i * n + k], &s->reply[k < s->n_reply ? k : 0]);
-        open += c->choice[i * n + k].finish == SY_RUNNING;
+        struct sy_choice *choice = &c->choice[i * n + k];
+        feed_choice(c, choice, &s->reply[k < s->n_reply ? k : 0]);
+        if (live && choice->stop >= 0 && k < s->n_reply)
+            sy_loop_stop(s, k); /* a stop string: the engine need not go on */
     }
-    if (live && !open && generates(c)) sy_loop_cancel(s); /* stop strings ended all of it */
     if (live && c->problem.status) sy_call_cancel(c);
     if (live) return;
     end_item(c, &c->item[i]);

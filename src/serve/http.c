@@ -283,7 +283,9 @@ static enum MHD_Result send_preflight(struct req *r)
     struct MHD_Response *m = MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
     if (!m) return MHD_NO;
     MHD_add_response_header(m, "Access-Control-Allow-Methods", "GET, POST");
-    MHD_add_response_header(m, "Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id");
+    /* Clients of every maker have headers of their own; the origin is what is checked. */
+    const char *wanted = header(r, "Access-Control-Request-Headers");
+    MHD_add_response_header(m, "Access-Control-Allow-Headers", wanted ? wanted : "Authorization, Content-Type");
     MHD_add_response_header(m, "Access-Control-Max-Age", "600");
     r->phase = PHASE_SENT;
     return send_response(r, m, 204);

@@ -31,13 +31,29 @@ const struct route *route_find(const char *path, const char **tail)
     return NULL;
 }
 
+/* llama-server's names. */
+static void add_meta(const struct sy_engine *e, struct sy_buf *b)
+{
+    const struct sy_checkpoint *c = sy_engine_checkpoint(e);
+    const struct sy_info *info = &sy_engine_plan(e)->info;
+    double params = 0, bytes = 0;
+    for (size_t i = 0; i < sy_checkpoint_count(c); i++) {
+        const struct sy_tensor *t = sy_checkpoint_at(c, i);
+        params += (double)t->dim[0] * (double)t->dim[1] * (double)t->dim[2] * (double)t->dim[3];
+        bytes += (double)t->n_bytes;
+    }
+    sy_buf_printf(b, ",\"meta\":{\"n_vocab\":%d,\"n_ctx_train\":%d,\"n_embd\":%d,\"n_params\":%.0f,\"size\":%.0f}}",
+                  info->n_vocab, info->n_ctx, info->d_model, params, bytes);
+}
+
 static void add_model(const struct sy_server *srv, struct sy_buf *b)
 {
     const char *id = srv->opt.names[0];
     sy_buf_text(b, "{\"id\":");
     sy_json_quote(b, id, strlen(id));
-    sy_buf_printf(b, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"systole\",\"max_model_len\":%d}",
+    sy_buf_printf(b, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"systole\",\"max_model_len\":%d",
                   (long long)srv->service.started, srv->service.limits.ctx_len);
+    add_meta(srv->engine, b);
 }
 
 static bool is_name(const struct sy_server *srv, const char *name)

@@ -77,6 +77,7 @@ static uint64_t record(const struct sy_engine_opt *o, uint64_t seed)
     for (bool worked = true; worked || asked < N_REQUEST;) {
         while (asked < N_REQUEST && roll(&d, 3)) ask(e, &d, &id[asked++]);
         if (asked && roll(&d, 12) == 0) sy_engine_cancel(e, id[roll(&d, asked)]);
+        if (asked && roll(&d, 8) == 0) sy_engine_stop(e, id[roll(&d, asked)], roll(&d, 2));
         if (sy_engine_step(e, &worked, &err)) fail_msg("%s", err.msg);
     }
     struct sy_engine_stats s = sy_engine_stats(e);

@@ -121,7 +121,7 @@ struct ask {
     int32_t prompt[CTX], n_prompt, n_max, n_sample, got[4][CTX], n_got[4], n_row, from;
     enum sy_finish finish[4];
     struct sy_sampling how;
-    bool score, done;
+    bool score, done, stopped[4];
 };
 
 static void on_event(void *ctx, const struct sy_event *ev)
@@ -199,9 +199,18 @@ static void make_ask(struct world *w, struct ask *a)
     a->done = true;
 }
 
+/* One answer's reader has found a stop string; the request's other answers go on. */
+static void stop_one(struct world *w, struct ask *a)
+{
+    int32_t i = roll(w, a->n_sample);
+    if (a->done || a->n_got[i] == 0 || a->finish[i] != SY_RUNNING) return;
+    sy_engine_stop(&w->e, a->id, i);
+    a->stopped[i] = true;
+}
+
 /* What the worlds went through, so that a test of nothing is noticed. */
 struct seen {
-    uint64_t recompute, swap, hit, token, copy;
+    uint64_t recompute, swap, hit, token, copy, stopped;
 };
 
 static void run_world(uint64_t seed, struct seen *all)
@@ -239,6 +248,7 @@ static void run_world(uint64_t seed, struct seen *all)
         assert_true(step < 5000); /* every request ends: no live-lock */
         while (n_ask < N_REQUEST && roll(&w, 3) == 0) make_ask(&w, &ask[n_ask++]);
         if (n_ask && roll(&w, 25) == 0) sy_engine_cancel(e, ask[roll(&w, n_ask)].id);
+        if (n_ask && roll(&w, 15) == 0) stop_one(&w, &ask[roll(&w, n_ask)]);
         bool worked;
         assert_int_equal(sy_engine_step(e, &worked, &err), SY_OK);
         sy_engine_verify(e);
@@ -248,6 +258,10 @@ static void run_world(uint64_t seed, struct seen *all)
         for (int32_t s = 0; s < ask[i].n_sample && !ask[i].done; s++) {
             enum sy_finish f = ask[i].finish[s];
             assert_int_not_equal(f, SY_RUNNING);
+            if (f == SY_FINISH_STOP) assert_true(ask[i].stopped[s]);
+            if (ask[i].stopped[s])
+                assert_true(f == SY_FINISH_STOP || f == SY_FINISH_CANCELLED || f == SY_FINISH_DEADLINE);
+            all->stopped += f == SY_FINISH_STOP;
             if (f == SY_FINISH_LENGTH && ask[i].n_prompt + ask[i].n_max <= CTX)
                 assert_int_equal(ask[i].n_got[s], ask[i].n_max);
             check_answer(&ask[i], s);
@@ -278,12 +292,14 @@ static void worlds(void **state)
         run_world(seed, &all);
     }
     unsetenv("SYSTOLE_WORLD_NOW");
-    print_message(
-        "%llu tokens, %llu from the prefix cache, %llu blocks copied, preempted %llu by recompute, %llu by swap\n",
-        (unsigned long long)all.token, (unsigned long long)all.hit, (unsigned long long)all.copy,
-        (unsigned long long)all.recompute, (unsigned long long)all.swap);
+    print_message("%llu tokens, %llu from the prefix cache, %llu blocks copied, preempted %llu by recompute, %llu by "
+                  "swap, %llu "
+                  "stopped by their readers\n",
+                  (unsigned long long)all.token, (unsigned long long)all.hit, (unsigned long long)all.copy,
+                  (unsigned long long)all.recompute, (unsigned long long)all.swap, (unsigned long long)all.stopped);
     if (one) return;
-    assert_true(all.token > 10000 && all.hit > 1000 && all.copy > 100 && all.recompute > 1000 && all.swap > 200);
+    assert_true(all.token > 10000 && all.hit > 1000 && all.copy > 100 && all.recompute > 1000 && all.swap > 200 &&
+                all.stopped > 500);
 }
 
 static int say_seed(void **state)
