@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The server under load: neighbours change nothing, clients that leave free what they held, a full queue says so, and a soak of
-streams, cancels, slow readers and nonsense after which memory and blocks are what they were. SOAK_SECONDS (default 60)."""
+streams, cancels, slow readers and nonsense after which memory and blocks are what they were. SOAK_SECONDS (default 60);
+SOAK_MODEL: a model to soak instead of the small random one."""
 import http.client
 import json
 import os
@@ -221,8 +222,9 @@ class Soak:
 
 
 def test_soak():
-    seconds = float(os.environ.get("SOAK_SECONDS", "60"))
-    with Server("--max-seqs", 64, "--kv-memory", "1M", "--kv-dtype", "f32", "--swap-memory", "256K", "--block-size", 16, "--idle-timeout", 5, "--header-timeout", 2) as s:
+    seconds, model = float(os.environ.get("SOAK_SECONDS", "60")), os.environ.get("SOAK_MODEL")
+    memory = ("--kv-memory", "64M", "--swap-memory", "16M") if model else ("--kv-memory", "1M", "--kv-dtype", "f32", "--swap-memory", "256K")
+    with Server("--max-seqs", 64, *memory, "--block-size", 16, "--idle-timeout", 5, "--header-timeout", 2, model=model) as s:
         warm = Soak(s, seconds / 4)
         run_soak(warm, seconds / 4)
         s.idle(20)
