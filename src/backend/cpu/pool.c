@@ -5,8 +5,9 @@
  * write before they read, sequentially consistent, so either the worker sees the job closed or the caller sees the
  * worker. A worker that the system did not schedule in time thus misses a job instead of delaying it.
  *
- * Waiting: spin up to `limit` pauses, then sleep. A wait that had to sleep halves the thread's limit, one that did
- * not doubles it. With more threads than CPUs a spinning thread holds up the one it waits for: the limit stays low.
+ * Waiting: spin up to `spin` pauses, then sleep. The count is fixed: one that shrank after waits that ended asleep kept
+ * a worker asleep long after the machine was quiet again, since waking takes longer than the work between two jobs.
+ * With more threads than CPUs a spinning thread holds up the one it waits for: few pauses.
  */
 #include "backend/cpu/pool.h"
 #include "backend/cpu/pool_int.h"
@@ -24,8 +25,8 @@
 enum {
     THREADS_MAX = 4096,
     STACK_BYTES = 2 << 20, /* kernels keep tiles on the stack; what the C library gives differs */
-    SPIN_MIN = 16,
-    SPIN_MAX = 1024, /* pauses: about 45 us where one takes 140 cycles, 15 us where it takes 40 */
+    SPIN_FEW = 16, /* pauses */
+    SPIN = 2048,   /* about 100 us where one takes 140 cycles, 30 us where it takes 40 */
 };
 
 /* A counter to wait on, alone on its cache line. */
@@ -37,12 +38,11 @@ struct worker {
     _Alignas(64) struct sy_pool *pool;
     pthread_t thread;
     int32_t id;
-    uint32_t limit; /* of the caller and of each worker; its own to change */
 };
 struct sy_pool {
     const struct sy_env *env;
     int32_t n, n_started;
-    uint32_t spin_max;
+    uint32_t spin;
     bool stop, all;
     void (*item)(void *, int64_t, int32_t);
     void (*each)(void *, int32_t, int32_t);
@@ -69,22 +69,17 @@ static void wake(struct word *w, int32_t n)
 
 /* Returns once ready(value, arg). Whoever makes it ready changes the word (seq_cst) and then calls wake(): the
  * sleeper counts itself before the kernel compares the word, so one of the two notices the other. */
-static void await(struct word *w, bool (*ready)(uint32_t, uint32_t), uint32_t arg, uint32_t *limit, uint32_t max)
+static void await(struct word *w, bool (*ready)(uint32_t, uint32_t), uint32_t arg, uint32_t spin)
 {
-    for (uint32_t i = 0; i < *limit; i++) {
-        if (ready(atomic_load_explicit(&w->v, memory_order_acquire), arg)) {
-            *limit = *limit * 2 < max ? *limit * 2 : max;
-            return;
-        }
+    for (uint32_t i = 0; i < spin; i++) {
+        if (ready(atomic_load_explicit(&w->v, memory_order_acquire), arg)) return;
         relax();
     }
-    bool slept = false;
-    for (uint32_t v; !ready(v = atomic_load(&w->v), arg); slept = true) {
+    for (uint32_t v; !ready(v = atomic_load(&w->v), arg);) {
         atomic_fetch_add(&w->n_asleep, 1);
         syscall(SYS_futex, &w->v, FUTEX_WAIT_PRIVATE, v, NULL, NULL, 0);
         atomic_fetch_sub(&w->n_asleep, 1);
     }
-    if (slept) *limit = *limit / 2 > SPIN_MIN ? *limit / 2 : SPIN_MIN;
 }
 
 static bool is_new_job(uint32_t v, uint32_t seen) { return (v & 1) && v != seen; }
@@ -111,7 +106,7 @@ static void *work(void *arg)
     struct worker *w = arg;
     struct sy_pool *p = w->pool;
     for (uint32_t seen = 0;;) {
-        await(&p->job, is_new_job, seen, &w->limit, p->spin_max);
+        await(&p->job, is_new_job, seen, p->spin);
         atomic_fetch_add(&p->inside.v, 1);
         uint32_t job = atomic_load(&p->job.v);
         bool open = is_new_job(job, seen), stop = false;
@@ -136,7 +131,7 @@ static void open_job(struct sy_pool *p, int32_t n_wanted)
 static void close_job(struct sy_pool *p)
 {
     atomic_fetch_add(&p->job.v, 1);
-    await(&p->inside, is_equal, 0, &p->worker[0].limit, p->spin_max);
+    await(&p->inside, is_equal, 0, p->spin);
 }
 
 void sy_pool_run(struct sy_pool *p, int64_t n_item, void (*fn)(void *ctx, int64_t item, int32_t thread), void *ctx)
@@ -169,20 +164,20 @@ void sy_pool_all(struct sy_pool *p, void (*fn)(void *ctx, int32_t thread, int32_
     atomic_store_explicit(&p->finished.v, 0, memory_order_relaxed);
     open_job(p, p->n - 1);
     fn(ctx, 0, p->n);
-    await(&p->finished, is_equal, (uint32_t)p->n - 1, &p->worker[0].limit, p->spin_max);
+    await(&p->finished, is_equal, (uint32_t)p->n - 1, p->spin);
     close_job(p);
 }
 
 void sy_pool_barrier(struct sy_pool *p)
 {
     if (p->n == 1) return;
-    uint32_t phase = atomic_load(&p->phase.v), limit = p->spin_max;
+    uint32_t phase = atomic_load(&p->phase.v);
     if (atomic_fetch_add(&p->met.v, 1) + 1 == (uint32_t)p->n) {
         atomic_store(&p->met.v, 0);
         atomic_fetch_add(&p->phase.v, 1);
         wake(&p->phase, p->n);
     } else {
-        await(&p->phase, is_other, phase, &limit, p->spin_max);
+        await(&p->phase, is_other, phase, p->spin);
     }
 }
 
@@ -213,7 +208,7 @@ static int start(struct sy_pool *p)
     sigfillset(&all); /* signals are the process's other threads' */
     pthread_sigmask(SIG_SETMASK, &all, &old);
     for (int32_t i = 0; i < p->n && !failed; i++) {
-        p->worker[i] = (struct worker){.pool = p, .id = i, .limit = p->spin_max};
+        p->worker[i] = (struct worker){.pool = p, .id = i};
         if (i == 0) continue;
         failed = pthread_create(&p->worker[i].thread, &attr, work, &p->worker[i]);
         if (failed) break;
@@ -237,7 +232,7 @@ sy_status sy_pool_new(const struct sy_env *env, int32_t n_thread, struct sy_pool
     if (!p) return sy_fail(err, SY_ENOMEM, "no memory for a pool of %d threads", n_thread);
     p->env = env;
     p->n = n_thread;
-    p->spin_max = n_thread > n_cpu ? SPIN_MIN : SPIN_MAX;
+    p->spin = n_thread > n_cpu ? SPIN_FEW : SPIN;
     int failed = start(p);
     if (failed) {
         sy_status st = sy_fail(err, failed == ENOMEM ? SY_ENOMEM : SY_EIO, "cannot start thread %d of %d: %s",
