@@ -55,7 +55,7 @@ static void attend(void *ctx, int64_t item, int32_t thread)
     };
     sy_attend_range(&a, &lo, &hi);
     a.n_part = hi - lo;
-    for (a.part = lo; a.part < hi; a.part++) t->k->attend.part[t->kv.dtype](&a);
+    for (a.part = lo; a.part < hi; a.part++) sy_attend_part(&t->k->attend, t->kv.dtype, &a, true);
     a.part = lo;
     t->k->attend.merge(&a);
 }

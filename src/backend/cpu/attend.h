@@ -40,3 +40,10 @@ enum { SY_ATTEND_Q = 16 }; /* most queries in one work item */
 /* First partition that any of the item's queries sees (windows skip the rest), and one past the last. part() must run
  * for each of them, in any order and on any thread, before merge(). */
 void sy_attend_range(const struct sy_attend *, int32_t *lo, int32_t *hi);
+/* One partition by the fastest kernel that there is. rounded: queries and weights may be rounded to bf16. */
+static inline void sy_attend_part(const struct sy_kernels_attend *k, enum sy_kv_dtype dtype,
+                                  const struct sy_attend *a, bool rounded)
+{
+    if (rounded && k->part_bf16[dtype] && k->part_bf16[dtype](a)) return;
+    k->part[dtype](a);
+}

@@ -59,6 +59,9 @@ struct sy_kernels_attend {
                                const float *v, int64_t ldv, const int32_t *row, int32_t n);
     /* Partial attention of one work item over one partition of keys; by kv dtype. */
     void (*part[SY_KV_COUNT])(const struct sy_attend *);
+    /* The same with queries and the softmax's weights rounded to bf16, for all but SY_COMPUTE_F32; NULL: no faster
+     * than part, or the shape is refused (false): then part does it. */
+    bool (*part_bf16[SY_KV_COUNT])(const struct sy_attend *);
     /* Merges the partitions of one work item, in order, into the output rows. */
     void (*merge)(const struct sy_attend *);
 };

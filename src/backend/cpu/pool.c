@@ -5,9 +5,9 @@
  * write before they read, sequentially consistent, so either the worker sees the job closed or the caller sees the
  * worker. A worker that the system did not schedule in time thus misses a job instead of delaying it.
  *
- * Waiting: spin up to `spin` pauses, then sleep. The count is fixed: one that shrank after waits that ended asleep kept
- * a worker asleep long after the machine was quiet again, since waking takes longer than the work between two jobs.
- * With more threads than CPUs a spinning thread holds up the one it waits for: few pauses.
+ * Waiting: spin up to `spin` pauses, then sleep. The count is fixed: one that shrank after waits that ended asleep
+ * kept a worker asleep long after the machine was quiet again, since waking takes longer than the work between two
+ * jobs. With more threads than CPUs a spinning thread holds up the one it waits for: few pauses.
  */
 #include "backend/cpu/pool.h"
 #include "backend/cpu/pool_int.h"
@@ -25,8 +25,8 @@
 enum {
     THREADS_MAX = 4096,
     STACK_BYTES = 2 << 20, /* kernels keep tiles on the stack; what the C library gives differs */
-    SPIN_FEW = 16, /* pauses */
-    SPIN = 2048,   /* about 100 us where one takes 140 cycles, 30 us where it takes 40 */
+    SPIN_FEW = 16,         /* pauses */
+    SPIN = 2048,           /* about 100 us where one takes 140 cycles, 30 us where it takes 40 */
 };
 
 /* A counter to wait on, alone on its cache line. */

@@ -202,6 +202,11 @@ static struct sy_attend attend_item(const struct sy_program *p, const struct op 
     return item;
 }
 
+static void attend_part(const struct sy_program *p, const struct op *o, const struct sy_attend *a)
+{
+    sy_attend_part(&p->b->kern.attend, o->kv.dtype, a, p->b->opt.compute != SY_COMPUTE_F32);
+}
+
 /* Enough items: each runs its partitions and merges them. */
 static void run_attend(void *ctx, int64_t item, int32_t thread)
 {
@@ -211,7 +216,7 @@ static void run_attend(void *ctx, int64_t item, int32_t thread)
     int32_t n_kv = o->node->attr.attn.n_kv;
     struct sy_attend a = attend_item(p, o, &p->work[item / n_kv], (int32_t)(item % n_kv));
     a.partial = p->partial + thread * p->partial_slice;
-    for (int32_t i = 0; i < a.n_part; i++, a.part++) p->b->kern.attend.part[o->kv.dtype](&a);
+    for (int32_t i = 0; i < a.n_part; i++, a.part++) attend_part(p, o, &a);
     p->b->kern.attend.merge(&a);
 }
 
@@ -227,7 +232,7 @@ static void run_attend_part(void *ctx, int64_t item, int32_t thread)
     struct sy_attend a = attend_item(p, o, &p->work[which / n_kv], (int32_t)(which % n_kv));
     a.partial = p->partial + which * p->partial_slice;
     a.part += (int32_t)(item / n_item);
-    if (item / n_item < a.n_part) p->b->kern.attend.part[o->kv.dtype](&a);
+    if (item / n_item < a.n_part) attend_part(p, o, &a);
 }
 
 static void run_attend_merge(void *ctx, int64_t item, int32_t thread)

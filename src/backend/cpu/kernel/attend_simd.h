@@ -10,16 +10,12 @@
  * With up to FEW_ROWS rows, as in decoding, time goes into reading the cache: then the products widen the cache's own
  * bytes on the way, and fetch meanwhile what the next product reads (the values of the same keys; the next tile's
  * keys), since blocks lie anywhere and hardware does not look ahead across pages. */
-#include "backend/cpu/attend_int.h"
-#include "backend/cpu/kernel/math_simd.h"
-
-#include <string.h>
+#include "backend/cpu/kernel/attend_rows_simd.h"
 
 enum {
     D_CHUNK = 128, /* of d_key: [128][SY_KEY_TILE] of f32 is 32 KiB */
     V_CHUNK = 64,  /* of d_val: [SY_KEY_TILE][64] is 16 KiB */
 };
-#define LOG2E 1.44269504088896341f
 
 /* ---- the product ----------------------------------------------------------------------------------------- */
 
@@ -218,33 +214,25 @@ INLINE void tile_values(const struct sy_attend *a, enum sy_kv_dtype dtype, int32
 /* ---- rows ------------------------------------------------------------------------------------------------ */
 
 struct work {
-    const struct sy_attend *a;
-    int32_t n_row;
-    bool direct;  /* few rows: the products read the cache themselves */
-    float factor; /* of scores, before they are exponents of 2 */
+    struct rows s;
+    bool direct; /* few rows: the products read the cache themselves */
     const float *q[SY_ROW_TILE];
-    float *p[SY_ROW_TILE];            /* rows of score */
-    float *sum[SY_ROW_TILE];          /* d_val sums, maximum, denominator */
-    struct sy_span seen[SY_ROW_TILE]; /* keys of the partition */
-    struct sy_span now[SY_ROW_TILE];  /* keys of the tile */
-    float top[SY_ROW_TILE];           /* maximum so far */
+    float *p[SY_ROW_TILE]; /* rows of score */
     const unsigned char *key[SY_KEY_TILE / LANES], *key_next[SY_KEY_TILE / LANES];
     const unsigned char *value[SY_KEY_TILE], *value_next[SY_KEY_TILE];
-    _Alignas(64) float total[SY_ROW_TILE][LANES]; /* denominator so far, in lanes */
-    _Alignas(64) float score[SY_ROW_TILE][SY_KEY_TILE];
     _Alignas(64) float tile[D_CHUNK * SY_KEY_TILE];
 };
 _Static_assert(V_CHUNK <= D_CHUNK && SY_KV_PANEL % LANES == 0, "one buffer for both tiles; panels of whole vectors");
 
 INLINE void scores(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys)
 {
-    int32_t d_key = w->a->kv->d_key, lo = (keys.lo - t) / LANES * LANES;
+    int32_t d_key = w->s.a->kv->d_key, lo = (keys.lo - t) / LANES * LANES;
     for (int32_t d = 0; d < d_key; d += D_CHUNK) {
         int32_t n = d_key - d < D_CHUNK ? d_key - d : D_CHUNK;
-        if (dtype == SY_KV_Q8_0) tile_keys_q8(w->a, t, keys, d, n, w->tile);
-        else tile_keys(w->a, dtype, t, keys, d, n, w->tile);
-        for (int32_t r = 0, rows; r < w->n_row; r += rows) {
-            rows = w->n_row - r < REG_ROWS ? w->n_row - r : REG_ROWS;
+        if (dtype == SY_KV_Q8_0) tile_keys_q8(w->s.a, t, keys, d, n, w->tile);
+        else tile_keys(w->s.a, dtype, t, keys, d, n, w->tile);
+        for (int32_t r = 0, rows; r < w->s.n_row; r += rows) {
+            rows = w->s.n_row - r < REG_ROWS ? w->s.n_row - r : REG_ROWS;
             struct product m = {.a = w->q + r,
                                 .a_at = d,
                                 .c = w->p + r,
@@ -261,7 +249,7 @@ INLINE void scores(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_
 /* Where the panels of keys and the rows of values of a tile lie. */
 INLINE void locate(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys)
 {
-    const struct sy_attend *a = w->a;
+    const struct sy_attend *a = w->s.a;
     const struct sy_kv_dim *kv = a->kv;
     const int64_t es = sy_kv_elem_bytes(dtype), k_row = kv->d_key * es, v_row = kv->d_val * es;
     const int64_t head = sy_kv_head(kv, a->kv_head) * es;
@@ -283,11 +271,11 @@ INLINE void locate(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_
 
 INLINE void scores_direct(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys)
 {
-    const struct sy_kv_dim *kv = w->a->kv;
+    const struct sy_kv_dim *kv = w->s.a->kv;
     int32_t lo = (keys.lo - t) / LANES * LANES;
     locate(w, dtype, t, keys);
-    for (int32_t r = 0, rows; r < w->n_row; r += rows) {
-        rows = w->n_row - r < REG_ROWS ? w->n_row - r : REG_ROWS;
+    for (int32_t r = 0, rows; r < w->s.n_row; r += rows) {
+        rows = w->s.n_row - r < REG_ROWS ? w->s.n_row - r : REG_ROWS;
         struct product m = {.a = w->q + r,
                             .c = w->p + r,
                             .c_at = lo,
@@ -300,57 +288,13 @@ INLINE void scores_direct(struct work *w, enum sy_kv_dtype dtype, int32_t t, str
     }
 }
 
-/* A larger maximum: what row r summed so far is brought to it. */
-static __attribute__((noinline)) void raise_top(struct work *w, int32_t r, float top)
-{
-    float *sum = w->sum[r], old = w->top[r];
-    int32_t d_val = w->a->kv->d_val, d = 0;
-    w->top[r] = top;
-    if (old == -__builtin_inff()) return; /* nothing yet */
-    VF less = v_exp2(v_set(old - top));
-    v_store(w->total[r], v_load(w->total[r]) * less);
-    for (; d + LANES <= d_val; d += LANES) v_store(sum + d, v_load(sum + d) * less);
-    if (d < d_val) v_store_n(sum + d, v_load_n(sum + d, d_val - d) * less, d_val - d);
-}
-
-/* One tile's softmax of row r: scores become 2^(score - maximum). Keys that are not seen become -inf,
- * hence exactly 0. */
-INLINE void soften(struct work *w, int32_t r, int32_t t)
-{
-    enum { N = SY_KEY_TILE / LANES };
-    const struct sy_attend *a = w->a;
-    int32_t lo = w->now[r].lo - t, hi = w->now[r].hi - t;
-    float *p = w->p[r];
-    VF s[N], tree[N];
-    for (int i = 0; i < N; i++) {
-        s[i] = v_load(p + i * LANES);
-        if (a->softcap > 0) s[i] = v_tanh(s[i] * v_set(a->scale / a->softcap));
-        s[i] = s[i] * v_set(w->factor);
-    }
-    if (hi - lo < SY_KEY_TILE)
-        for (int i = 0; i < N; i++) s[i] = v_span(s[i], lo - i * LANES, hi - i * LANES);
-    for (int i = 0; i < N; i++) tree[i] = s[i];
-    for (int n = N / 2; n > 0; n /= 2)
-        for (int i = 0; i < n; i++) tree[i] = v_max(tree[i], tree[i + n]);
-    if (v_above(tree[0], v_set(w->top[r]))) raise_top(w, r, v_top(tree[0]));
-    /* All scores so far can be -inf: 2^(-inf - 0) is the zero that 2^(-inf - -inf) is not. */
-    VF top = v_set(w->top[r] == -__builtin_inff() ? 0 : w->top[r]);
-    for (int i = 0; i < N; i++) {
-        tree[i] = v_exp2(s[i] - top);
-        v_store(p + i * LANES, tree[i]);
-    }
-    for (int n = N / 2; n > 0; n /= 2)
-        for (int i = 0; i < n; i++) tree[i] = tree[i] + tree[i + n];
-    v_store(w->total[r], v_load(w->total[r]) + tree[0]);
-}
-
 /* Rows [r, r + n) times values [lo, hi) relative to the tile. */
 INLINE void add_values(struct work *w, enum sy_kv_dtype dtype, int32_t r, int32_t n, int32_t lo, int32_t hi,
                        int32_t d, int32_t n_d)
 {
     if (lo >= hi) return;
     struct product m = {.a = (const float *const *)w->p + r,
-                        .c = w->sum + r,
+                        .c = w->s.sum + r,
                         .c_at = d,
                         .b = w->tile,
                         .ldb = V_CHUNK,
@@ -367,63 +311,32 @@ INLINE void add_values(struct work *w, enum sy_kv_dtype dtype, int32_t r, int32_
 INLINE void add_rows(struct work *w, enum sy_kv_dtype dtype, int32_t t, int32_t r, int32_t n, int32_t d, int32_t n_d)
 {
     struct sy_span all = {t, t + SY_KEY_TILE};
-    for (int32_t i = r; i < r + n; i++) all = sy_span_cut(all, w->now[i].lo, w->now[i].hi);
+    for (int32_t i = r; i < r + n; i++) all = sy_span_cut(all, w->s.now[i].lo, w->s.now[i].hi);
     if (all.hi < all.lo) all.hi = all.lo;
     for (int32_t i = r; i < r + n; i++) {
-        struct sy_span now = w->now[i];
+        struct sy_span now = w->s.now[i];
         add_values(w, dtype, i, 1, now.lo - t, (now.hi < all.lo ? now.hi : all.lo) - t, d, n_d);
     }
     add_values(w, dtype, r, n, all.lo - t, all.hi - t, d, n_d);
     for (int32_t i = r; i < r + n; i++) {
-        struct sy_span now = w->now[i];
+        struct sy_span now = w->s.now[i];
         add_values(w, dtype, i, 1, (now.lo > all.hi ? now.lo : all.hi) - t, now.hi - t, d, n_d);
     }
 }
 
 INLINE void values(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys)
 {
-    int32_t d_val = w->a->kv->d_val, chunk = w->direct ? d_val : V_CHUNK;
-    bool same = true;
-    for (int32_t r = 0; r < w->n_row; r++) same &= w->now[r].lo == keys.lo && w->now[r].hi == keys.hi;
+    int32_t d_val = w->s.a->kv->d_val, chunk = w->direct ? d_val : V_CHUNK;
+    bool same = rows_same(&w->s, keys);
     for (int32_t d = 0; d < d_val; d += chunk) {
         int32_t n_d = d_val - d < chunk ? d_val - d : chunk;
-        if (dtype == SY_KV_Q8_0) tile_values_q8(w->a, t, keys, d, n_d, w->tile);
-        else if (!w->direct) tile_values(w->a, dtype, t, keys, d, n_d, w->tile);
-        for (int32_t r = 0, n; r < w->n_row; r += n) {
-            n = w->n_row - r < REG_ROWS ? w->n_row - r : REG_ROWS;
+        if (dtype == SY_KV_Q8_0) tile_values_q8(w->s.a, t, keys, d, n_d, w->tile);
+        else if (!w->direct) tile_values(w->s.a, dtype, t, keys, d, n_d, w->tile);
+        for (int32_t r = 0, n; r < w->s.n_row; r += n) {
+            n = w->s.n_row - r < REG_ROWS ? w->s.n_row - r : REG_ROWS;
             if (same) add_values(w, dtype, r, n, keys.lo - t, keys.hi - t, d, n_d);
             else add_rows(w, dtype, t, r, n, d, n_d);
         }
-    }
-}
-
-INLINE void rows(struct work *w, enum sy_kv_dtype dtype, int32_t row0)
-{
-    const struct sy_attend *a = w->a;
-    int32_t d_val = a->kv->d_val, begin = a->part * SY_PARTITION;
-    for (int32_t r = 0; r < w->n_row; r++) {
-        w->q[r] = sy_attend_q(a, row0 + r);
-        w->p[r] = w->score[r];
-        w->sum[r] = sy_attend_partial(a, a->part, row0 + r);
-        w->seen[r] = sy_span_cut(sy_attend_span(a, (row0 + r) / a->n_group), begin, begin + SY_PARTITION);
-        w->top[r] = -__builtin_inff();
-        v_store(w->total[r], v_set(0));
-        memset(w->sum[r], 0, (size_t)d_val * sizeof *w->sum[r]);
-    }
-    struct sy_span all = {w->seen[0].lo, w->seen[w->n_row - 1].hi};
-    for (int32_t t = all.lo / SY_KEY_TILE * SY_KEY_TILE; t < all.hi; t += SY_KEY_TILE) {
-        struct sy_span keys = sy_span_cut(all, t, t + SY_KEY_TILE);
-        if (dtype != SY_KV_Q8_0 && w->direct) scores_direct(w, dtype, t, keys);
-        else scores(w, dtype, t, keys);
-        for (int32_t r = 0; r < w->n_row; r++) {
-            w->now[r] = sy_span_cut(w->seen[r], keys.lo, keys.hi);
-            if (w->now[r].lo < w->now[r].hi) soften(w, r, t);
-        }
-        values(w, dtype, t, keys);
-    }
-    for (int32_t r = 0; r < w->n_row; r++) {
-        w->sum[r][d_val] = w->top[r];
-        w->sum[r][d_val + 1] = v_sum(v_load(w->total[r]));
     }
 }
 
@@ -431,12 +344,21 @@ INLINE void part(const struct sy_attend *a, enum sy_kv_dtype dtype)
 {
     struct work w;
     int32_t all = a->n_q * a->n_group;
-    w.a = a;
-    w.factor = (a->softcap > 0 ? a->softcap : a->scale) * LOG2E;
     w.direct = dtype != SY_KV_Q8_0 && all <= FEW_ROWS && a->kv->block_len % SY_KV_PANEL == 0;
-    for (int32_t r = 0; r < all; r += SY_ROW_TILE) {
-        w.n_row = all - r < SY_ROW_TILE ? all - r : SY_ROW_TILE;
-        rows(&w, dtype, r);
+    for (int32_t row0 = 0; row0 < all; row0 += SY_ROW_TILE) {
+        struct sy_span seen = rows_begin(&w.s, a, row0, all - row0 < SY_ROW_TILE ? all - row0 : SY_ROW_TILE);
+        for (int32_t r = 0; r < w.s.n_row; r++) {
+            w.q[r] = sy_attend_q(a, row0 + r);
+            w.p[r] = w.s.score[r];
+        }
+        for (int32_t t = seen.lo / SY_KEY_TILE * SY_KEY_TILE; t < seen.hi; t += SY_KEY_TILE) {
+            struct sy_span keys = sy_span_cut(seen, t, t + SY_KEY_TILE);
+            if (dtype != SY_KV_Q8_0 && w.direct) scores_direct(&w, dtype, t, keys);
+            else scores(&w, dtype, t, keys);
+            rows_soften(&w.s, t, keys);
+            values(&w, dtype, t, keys);
+        }
+        rows_end(&w.s);
     }
 }
 

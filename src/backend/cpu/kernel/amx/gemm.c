@@ -9,26 +9,18 @@
  * The unit's own order of additions defines the result: it sums the even and the odd elements of a tile apart (Intel
  * SDM, TDPBF16PS), and a sum that goes through memory between chunks comes back as it was. One row takes the unit
  * too. */
+#include "backend/cpu/kernel/amx/tiles.h"
 #include "backend/cpu/kernel/avx512/tile.h"
 
-#include <string.h>
-
 enum {
-    TILE = 16,
-    TILE_K = 32,
+    TILE = SY_TILE,
+    TILE_K = SY_TILE_K,
     TILE_BYTES = TILE * TILE_K * 2,
     ROWS = 2 * TILE,
     ROWS_MAX = 512,
     CHUNK = 48, /* tiles: of two panels 96 kB */
     RING = 4,
     RETIRE = 2,
-};
-
-/* Operand of LDTILECFG (Intel SDM vol. 1, 18.3), palette 1. */
-struct config {
-    uint8_t palette, start, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
 };
 
 /* Finished sums on their way to y. Storing them waits for the last product, so it is done by and by while the
@@ -43,32 +35,10 @@ struct pending {
 struct job {
     struct sy_job j;
     struct pending out;
-    int rows[2];                        /* of the row tiles that are configured */
+    struct sy_tiles tiles;
     uint16_t (*wide)[2][TILE * TILE_K]; /* [CHUNK] tiles of two panels, side by side */
     float (*sums)[2 * TILE];            /* [ROWS_MAX] of two panels, between chunks */
 };
-
-/* Compilers do not know that tile instructions read memory: what was stored before must be there. */
-SY_INLINE void settle(void) { __asm__ volatile("" : : : "memory"); }
-
-/* Registers: 0 and 1 sums of the first row tile, 2 and 3 of the second, 4 and 5 their activations, 6 and 7 weights.
- */
-static void configure(struct job *t, int64_t n)
-{
-    int first = n < TILE ? (int)n : TILE, second = n < 2 * TILE ? (int)n - first : TILE;
-    if (t->rows[0] == first && t->rows[1] == second) return;
-    t->rows[0] = first;
-    t->rows[1] = second;
-    struct config c = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        bool is_second = i == 2 || i == 3 || i == 5;
-        int rows = i >= 6 ? TILE : is_second ? second : first;
-        c.rows[i] = (uint8_t)rows;
-        c.row_bytes[i] = rows ? 64 : 0;
-    }
-    settle();
-    _tile_loadconfig(&c);
-}
 
 /* h of |h| < 2 from f16 to bf16: MULHRS shifts by three bits with rounding; see layout.h. */
 SY_INLINE __m512i narrow(__m512h h)
@@ -196,7 +166,7 @@ SY_INLINE void block(struct job *t, enum sy_layout layout, const int group, cons
         slot = after;
         prefetch(c);
         retire(t, RETIRE);
-        settle();
+        sy_tiles_settle();
         _tile_loadd(4, x, ld);
         _tile_loadd(6, b[0], 64);
         if (P > 1) _tile_loadd(7, b[1], 64);
@@ -235,7 +205,7 @@ SY_INLINE void panels(struct job *t, enum sy_layout layout, const int group, con
             int64_t n = hi - r < ROWS ? hi - r : ROWS;
             c.fresh = r == lo;
             c.x = t->j.x->data + r * t->j.x->ld + c.i * 64;
-            configure(t, n);
+            sy_tiles_configure(&t->tiles, n);
             if (n > TILE) block(t, layout, group, 2, P, &c, sums);
             else block(t, layout, group, 1, P, &c, sums);
             if (last) t->out = (struct pending){sums, r, 0, n, panel, P};

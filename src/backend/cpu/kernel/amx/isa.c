@@ -12,7 +12,8 @@ static bool usable(void)
     unsigned a, b, c, d = 0, need = AMX_TILE | AMX_BF16 | AVX512_FP16;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & need) != need) return false;
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-        !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
+        !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl") ||
+        !__builtin_cpu_supports("avx512bf16"))
         return false;
     return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
