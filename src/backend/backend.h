@@ -20,12 +20,14 @@ struct sy_device {
     double bytes_s; /* measured or specified memory bandwidth; 0: not measured */
     int32_t n_thread;
     bool ragged; /* one bucket, live counts honoured, no padding work */
+    int64_t n_compiled; /* programs compiled since it was opened, those found in a cache not counted */
 };
 struct sy_backend_opt {
     const char *device; /* what stands after "name:" in --backend, or NULL */
     int32_t n_thread;   /* 0: as many as the process may use */
     enum sy_compute compute;
     enum sy_kv_dtype kv_dtype;
+    const char *cache_dir; /* folder for compiled programs, or NULL; outlives the backend */
     bool no_huge_pages;
     void (*progress)(void *ctx, double done); /* loading, 0..1; NULL: none */
     void *progress_ctx;
@@ -36,6 +38,9 @@ struct sy_cache_dim {
 
 struct sy_copy {
     int32_t from, to;
+};
+struct sy_want { /* of a step's result, beside the tokens */
+    bool logits, hidden;
 };
 
 struct sy_backend_ops {
@@ -59,9 +64,10 @@ struct sy_backend_ops {
     void (*save_block)(struct sy_backend *, struct sy_kv_cache *, int32_t block, void *host);
     void (*restore_block)(struct sy_backend *, struct sy_kv_cache *, int32_t block, const void *host);
     int64_t (*kv_block_bytes)(struct sy_backend *, const struct sy_graph *, int32_t block_len); /* all layers */
-    /* The hot path: no allocation, no text; a failure is told by wait(). */
+    /* The hot path: no allocation, no text; a failure is told by wait(). What wait() was not asked for may be left
+     * undefined. */
     sy_status (*forward)(struct sy_backend *, struct sy_program *, struct sy_kv_cache *, const struct sy_batch *);
-    sy_status (*wait)(struct sy_backend *, struct sy_result *out, struct sy_err *);
+    sy_status (*wait)(struct sy_backend *, struct sy_want, struct sy_result *out, struct sy_err *);
     void (*weights_free)(struct sy_weights *);
     void (*program_free)(struct sy_program *);
     void (*free_kv_cache)(struct sy_kv_cache *);

@@ -16,7 +16,9 @@ static sy_status open_backend(struct sy_engine *e, const struct sy_engine_opt *o
     const char *name = o->backend ? o->backend : "cpu", *colon = strchr(name, ':');
     size_t n = colon ? (size_t)(colon - name) : strlen(name);
     e->ops = backend_by_name(name, n);
-    if (!e->ops) return sy_fail(err, SY_ENOSUP, "backend '%.*s' is not part of this build; 'cpu' is", (int)n, name);
+    if (!e->ops)
+        return sy_fail(err, SY_ENOSUP, "backend '%.*s' is not part of this build; 'cpu' and 'pjrt:PLUGIN' are",
+                       (int)n, name);
     struct sy_backend_opt opt = o->backend_opt;
     opt.device = colon ? colon + 1 : NULL;
     return e->ops->open(e->env, &opt, &e->backend, err);
@@ -192,13 +194,16 @@ static sy_status allocate(struct sy_engine *e, struct sy_shape shape, struct sy_
 {
     struct sy_cache_dim dim = {e->plan.block_len, e->plan.n_block, 1};
     sy_status st = e->ops->load(e->backend, e->graph, e->ckpt, &e->weights, err);
-    if (!st) st = e->ops->compile(e->backend, e->graph, e->weights, dim, &e->program, err);
+    e->ops->device(e->backend, &e->plan.device, false);
+    if (!st && e->plan.device.ragged) st = e->ops->compile(e->backend, e->graph, e->weights, dim, &e->program, err);
+    if (!st && !e->plan.device.ragged) st = buckets_compile(e, shape, dim, err);
     if (!st) st = e->ops->allocate_kv_cache(e->backend, e->graph, dim, &e->kv, err);
     if (!st) st = engine_tables_new(e, shape, err);
     if (st) return st;
     find_windows(e);
     e->ops->weights_bytes(e->weights, &e->plan.weight_bytes_step, &e->plan.weight_bytes_held);
     e->ops->device(e->backend, &e->plan.device, false);
+    e->n_compiled = e->plan.device.n_compiled;
     return SY_OK;
 }
 
@@ -231,6 +236,7 @@ void sy_engine_free(struct sy_engine *e)
     if (e->backend) {
         e->ops->free_kv_cache(e->kv);
         e->ops->program_free(e->program);
+        buckets_free(e);
         e->ops->weights_free(e->weights);
         e->ops->close(e->backend);
     }

@@ -6,6 +6,7 @@
 #pragma once
 #include "backend/backend.h"
 #include "engine/sample.h"
+#include "graph/buckets.h"
 #include "model/model.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
@@ -137,6 +138,12 @@ struct sy_engine_stats { /* since the engine started, but for the gauges */
     int32_t n_running, n_waiting;                                /* gauges, sequences and requests */
     int32_t block_free, block_cached, block_leased, block_total; /* free + cached + leased = total */
     int32_t last_batch_tok, last_batch_seq;
+    uint64_t n_compile; /* programs compiled since the engine was ready: none, that is the point of buckets */
+    int32_t n_bucket;   /* 0: the backend takes steps of any shape */
+    struct sy_bucket_stats {
+        struct sy_shape shape;
+        uint64_t n_step, n_tok; /* n_tok: live ones; shape.tok * n_step were computed */
+    } bucket[SY_BUCKET_MAX];
 };
 struct sy_engine_stats sy_engine_stats(const struct sy_engine *);
 /* Checks every invariant of blocks, cache and queues; asserts. For tests and debug builds. */

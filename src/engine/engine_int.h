@@ -55,6 +55,11 @@ struct kv_window { /* attention layers that see at most `window` keys (0: all), 
     int32_t window;
     double share;
 };
+struct bucket { /* a static shape */
+    struct sy_program *program;
+    struct sy_batch batch;
+    uint64_t n_step, n_tok; /* that ran in it; n_tok: without padding */
+};
 struct sy_engine {
     const struct sy_env *env;
     struct sy_engine_opt opt;
@@ -66,7 +71,10 @@ struct sy_engine {
     struct sy_model model;
     struct sy_graph *graph;
     struct sy_weights *weights;
-    struct sy_program *program;
+    struct sy_program *program; /* of a ragged device; NULL: one in each bucket */
+    struct sy_buckets buckets;  /* n 0: the device is ragged */
+    struct bucket *bucket;      /* [buckets.n] */
+    int64_t n_compiled;         /* programs, when the engine was ready */
     struct sy_kv_cache *kv;
     struct sy_engine_plan plan;
     int32_t end_id[32], n_end_id;
@@ -104,6 +112,10 @@ struct sy_engine {
 SY_CHECK sy_status engine_tables_new(struct sy_engine *, struct sy_shape, struct sy_err *);
 void engine_tables_free(struct sy_engine *);
 
+/* bucket.c */
+SY_CHECK sy_status buckets_compile(struct sy_engine *, struct sy_shape max, struct sy_cache_dim, struct sy_err *);
+void buckets_free(struct sy_engine *);
+struct bucket *buckets_fit(struct sy_engine *); /* the step's, its batch filled */
 /* sched.c */
 void sched_wait(struct sy_engine *, struct seq *);                           /* into the waiting list, at its place */
 void sched_end(struct sy_engine *, struct seq *, enum sy_finish, bool tell); /* out of wherever it is */

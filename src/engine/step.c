@@ -134,6 +134,18 @@ static void measure(struct sy_engine *e, uint64_t began)
     e->unmeasured = false;
 }
 
+/* What the step's rows are read for: a greedy answer needs the token alone. */
+static struct sy_want wanted(const struct sy_engine *e)
+{
+    struct sy_want w = {0};
+    for (int32_t i = 0; i < e->batch.n_out; i++) {
+        const struct seq_request *q = e->out[i].seq->of;
+        w.logits |= q->on_logits || (e->out[i].sample && !q->plain);
+        w.hidden |= q->on_hidden != NULL;
+    }
+    return w;
+}
+
 sy_status sy_engine_step(struct sy_engine *e, bool *worked, struct sy_err *err)
 {
     uint64_t began = e->now;
@@ -150,10 +162,16 @@ sy_status sy_engine_step(struct sy_engine *e, bool *worked, struct sy_err *err)
     *worked = true;
     if (e->n_copy) e->ops->copy_blocks(e->backend, e->kv, e->copy, e->n_copy);
     struct sy_result r;
-    sy_status st = e->ops->forward(e->backend, e->program, e->kv, &e->batch);
-    if (!st) st = e->ops->wait(e->backend, &r, err);
+    struct bucket *b = e->buckets.n ? buckets_fit(e) : NULL;
+    sy_status st = e->ops->forward(e->backend, b ? b->program : e->program, e->kv, b ? &b->batch : &e->batch);
+    if (!st) st = e->ops->wait(e->backend, wanted(e), &r, err);
     if (st) return st;
     uint64_t now = sy_now_ns(e->env);
+    if (b) {
+        struct sy_device d;
+        e->ops->device(e->backend, &d, false);
+        e->stats.n_compile = (uint64_t)(d.n_compiled - e->n_compiled);
+    }
     trace_step(e, now);
     account(e, now - e->now);
     collect(e, &r, now);
@@ -170,6 +188,9 @@ struct sy_engine_stats sy_engine_stats(const struct sy_engine *e)
     s.block_cached = e->cache.n_cached;
     s.block_leased = e->cache.n_leased;
     s.block_total = e->cache.n_block - 1;
+    s.n_bucket = e->buckets.n;
+    for (int32_t i = 0; i < e->buckets.n; i++)
+        s.bucket[i] = (struct sy_bucket_stats){e->buckets.shape[i], e->bucket[i].n_step, e->bucket[i].n_tok};
     return s;
 }
 

@@ -88,6 +88,26 @@ static void requests(struct writer *w, const struct sy_loop_metrics *m)
     histogram(w, "vllm:iteration_tokens_total", "Tokens in a step.", &m->step_tok);
 }
 
+/* What static shapes cost: padded tokens are computed and thrown away. */
+static void buckets(struct writer *w, const struct sy_engine_stats *s)
+{
+    if (s->n_bucket == 0) return;
+    head(w, "systole_bucket_steps_total", "counter", "Steps run, by the static shape they ran in.");
+    for (int32_t i = 0; i < s->n_bucket; i++) {
+        const struct sy_bucket_stats *b = &s->bucket[i];
+        sy_buf_printf(w->b, "systole_bucket_steps_total{%s,tokens=\"%d\",sequences=\"%d\",blocks=\"%d\"} %llu\n",
+                      w->label.at, b->shape.tok, b->shape.seq, b->shape.block, (unsigned long long)b->n_step);
+    }
+    head(w, "systole_bucket_padding_tokens_total", "counter", "Tokens computed for nothing, by static shape.");
+    for (int32_t i = 0; i < s->n_bucket; i++) {
+        const struct sy_bucket_stats *b = &s->bucket[i];
+        unsigned long long n = (unsigned long long)((uint64_t)b->shape.tok * b->n_step - b->n_tok);
+        sy_buf_printf(w->b,
+                      "systole_bucket_padding_tokens_total{%s,tokens=\"%d\",sequences=\"%d\",blocks=\"%d\"} %llu\n",
+                      w->label.at, b->shape.tok, b->shape.seq, b->shape.block, n);
+    }
+}
+
 static void own(struct writer *w, struct sy_server *srv, const struct sy_engine_stats *s,
                 const struct sy_loop_metrics *m)
 {
@@ -97,7 +117,8 @@ static void own(struct writer *w, struct sy_server *srv, const struct sy_engine_
     number(w, "systole_steps_total", "counter", "Steps run.", (double)s->n_step);
     number(w, "systole_decode_gap_max_seconds", "gauge", "Longest time between two tokens of a running sequence.",
            (double)s->gap_ns_max / 1e9);
-    number(w, "systole_compiles_total", "counter", "Programs compiled after start-up.", 0);
+    number(w, "systole_compiles_total", "counter", "Programs compiled after start-up.", (double)s->n_compile);
+    buckets(w, s);
     head(w, "systole_blocks", "gauge", "KV blocks by state.");
     for (size_t i = 0; i < SY_COUNT(states); i++)
         sy_buf_printf(w->b, "systole_blocks{%s,state=\"%s\"} %d\n", w->label.at, states[i], blocks[i]);

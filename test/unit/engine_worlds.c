@@ -78,8 +78,9 @@ static sy_status fake_forward(struct sy_backend *bk, struct sy_program *p, struc
     return SY_OK;
 }
 
-static sy_status fake_wait(struct sy_backend *b, struct sy_result *out, struct sy_err *err)
+static sy_status fake_wait(struct sy_backend *b, struct sy_want want, struct sy_result *out, struct sy_err *err)
 {
+    (void)want;
     (void)err;
     *out = world_of(b)->result;
     return SY_OK;

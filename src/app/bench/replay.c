@@ -7,7 +7,7 @@
 #include "bench/replay.h"
 
 /* The record's options, but for those that the user gives. */
-static void choose(const struct sy_args *a, const struct sy_trace *t, struct sy_engine_opt *o)
+static void choose(struct sy_args *a, const struct sy_trace *t, struct sy_engine_opt *o)
 {
     struct sy_engine_opt given = sy_session_opt(a);
     sy_trace_options(t, o);

@@ -44,7 +44,11 @@ const struct sy_flag sy_flags_ctx[] = {
 };
 
 const struct sy_flag sy_flags_engine[] = {
-    {.name = "backend", .kind = SY_FLAG_TEXT, .arg = "NAME", .otherwise = "cpu", .help = "where the model runs"},
+    {.name = "backend",
+     .kind = SY_FLAG_TEXT,
+     .arg = "NAME",
+     .otherwise = "cpu",
+     .help = "where the model runs: cpu, or pjrt:PLUGIN.so for a TPU or GPU through its PJRT plugin"},
     {.name = "threads",
      .letter = 't',
      .kind = SY_FLAG_INT,

@@ -9,13 +9,23 @@
 
 static void on_load(void *ctx, double done) { sy_progress_share(ctx, done); }
 
-struct sy_engine_opt sy_session_opt(const struct sy_args *a)
+/* Where compiled programs are kept; NULL when that is nowhere, which costs start-up time only. */
+static const char *program_cache(struct sy_args *a)
+{
+    const char *backend = sy_arg_text(a, "backend"), *home;
+    if (!backend || strncmp(backend, "pjrt:", 5) != 0 || sy_cache_home(&a->arena, &home, NULL)) return NULL;
+    const char *dir = sy_arena_printf(&a->arena, "%s/programs", home);
+    return dir && !sy_dir_make(dir, NULL) ? dir : NULL;
+}
+
+struct sy_engine_opt sy_session_opt(struct sy_args *a)
 {
     return (struct sy_engine_opt){
         .backend = sy_arg_text(a, "backend"),
         .backend_opt = {.n_thread = (int32_t)sy_arg_int(a, "threads"),
                         .compute = (enum sy_compute)sy_arg_choice(a, "compute"),
-                        .kv_dtype = (enum sy_kv_dtype)sy_arg_choice(a, "kv-dtype")},
+                        .kv_dtype = (enum sy_kv_dtype)sy_arg_choice(a, "kv-dtype"),
+                        .cache_dir = program_cache(a)},
         .ctx_len = (int32_t)sy_arg_int(a, "ctx-size"),
         .block_len = (int32_t)sy_arg_int(a, "block-size"),
         .seq_max = (int32_t)sy_arg_int(a, "max-seqs"),

@@ -392,8 +392,9 @@ static sy_status forward(struct sy_backend *b, struct sy_program *p, struct sy_k
     return SY_OK;
 }
 
-static sy_status wait_result(struct sy_backend *b, struct sy_result *out, struct sy_err *err)
+static sy_status wait_result(struct sy_backend *b, struct sy_want want, struct sy_result *out, struct sy_err *err)
 {
+    (void)want;
     (void)err;
     *out = b->result;
     return SY_OK;

@@ -1,0 +1,414 @@
+/* pjrt.c - the backend that runs the same graph on a TPU, a GPU or whatever else has a PJRT plugin: a program of
+ * static shape for each bucket, weights and KV cache in the device's memory, one copy to it and one back per step. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/pjrt/pjrt_int.h"
+
+struct sy_program {
+    struct sy_backend *b;
+    const struct sy_weights *w;
+    struct sy_shape shape;
+    void *executable;
+    struct pj_results res;
+    void **arg; /* [1 + n_kv + n_weight] step, KV arrays, weights */
+    void **out; /* [n_kv + 3] */
+    int n_arg;
+    struct pj_type step_type;
+    int32_t *token; /* [n_out] on the host, as the next two */
+    float *logits, *hidden;
+};
+struct sy_kv_cache {
+    struct sy_backend *b;
+    struct pj_type *type; /* [n_kv] */
+    void **buffer;        /* [n_kv] as the last step left them */
+    int n_kv;
+    void *move[PJ_MOVE_COUNT]; /* programs */
+    void **arg, **out;         /* [n_kv + 2] */
+    int32_t n_pair;
+    int32_t *pair; /* [2 n_pair] */
+    struct pj_type block_type;
+};
+
+/* ---- the device --------------------------------------------------------------------------------------------- */
+
+static void close_backend(struct sy_backend *b)
+{
+    if (!b) return;
+    pj_client_close(&b->client);
+    sy_delete(b->env, b);
+}
+
+static sy_status check_opt(const struct sy_backend_opt *opt, struct sy_err *err)
+{
+    if (!opt->device || !*opt->device)
+        return sy_fail(err, SY_EARG, "--backend pjrt needs a plugin: expected pjrt:/path/of/plugin.so");
+    if (opt->n_thread > 0)
+        return sy_fail(err, SY_EARG,
+                       "--threads does not reach a PJRT plugin; leave it out (PJRT_NPROC=%d bounds XLA's CPU plugin)",
+                       opt->n_thread);
+    if (opt->compute == SY_COMPUTE_INT8)
+        return sy_fail(err, SY_ENOSUP, "--compute int8 is not supported by the pjrt backend; use auto, f32 or bf16");
+    return SY_OK;
+}
+
+static sy_status open_backend(const struct sy_env *env, const struct sy_backend_opt *opt, struct sy_backend **out,
+                              struct sy_err *err)
+{
+    sy_status st = check_opt(opt, err);
+    if (st) return st;
+    struct sy_backend *b = sy_new(env, sizeof *b);
+    if (!b) return sy_fail(err, SY_ENOMEM, "no memory for the pjrt backend");
+    b->env = env;
+    b->opt = *opt;
+    st = pj_client_open(env, opt->device, 0, &b->client, err);
+    if (st) {
+        close_backend(b);
+        return st;
+    }
+    b->client.cache_dir = opt->cache_dir;
+    /* XLA multiplies bf16 on a CPU far more slowly than f32; elsewhere it is what the units are made for. */
+    bool cpu = !strcmp(b->client.platform, "cpu");
+    b->compute = opt->compute != SY_COMPUTE_AUTO ? opt->compute : cpu ? SY_COMPUTE_F32 : SY_COMPUTE_BF16;
+    *out = b;
+    return SY_OK;
+}
+
+static void device(struct sy_backend *b, struct sy_device *d, bool measure)
+{
+    (void)measure;
+    *d = (struct sy_device){.bytes = pj_client_memory(&b->client), .n_compiled = b->client.n_compiled};
+    snprintf(d->name, sizeof d->name, "pjrt %s", b->client.platform);
+    snprintf(d->isa, sizeof d->isa, "%s", b->client.kind);
+}
+
+void pj_buffers_free(struct sy_backend *b, void **buffer, int n)
+{
+    for (int i = 0; b && buffer && i < n; i++) {
+        pj_buffer_free(&b->client, buffer[i]);
+        buffer[i] = NULL;
+    }
+}
+
+/* ---- weights and programs ------------------------------------------------------------------------------------- */
+
+static sy_status load(struct sy_backend *b, const struct sy_graph *g, const struct sy_checkpoint *ckpt,
+                      struct sy_weights **out, struct sy_err *err)
+{
+    struct pj_weights_opt opt = {.compute = b->compute};
+    struct sy_weights *w;
+    sy_status st = pj_weights_plan(b->env, g, ckpt, &opt, &w, err);
+    if (!st) {
+        st = pj_weights_load(b, w, ckpt, err);
+        if (st) pj_weights_free(w);
+        else *out = w;
+    }
+    return st ? sy_while(err, st, "loading '%s'", sy_checkpoint_path(ckpt)) : SY_OK;
+}
+
+static void weights_bytes(const struct sy_weights *w, double *read_per_step, double *held)
+{
+    *read_per_step = w->bytes_step;
+    *held = w->bytes_held;
+}
+
+static struct pj_lower_opt lower_opt(const struct sy_backend *b, struct sy_cache_dim dim)
+{
+    static const enum pj_elem elem[] = {[SY_KV_F32] = PJ_F32, [SY_KV_BF16] = PJ_BF16, [SY_KV_F16] = PJ_F16};
+    return (struct pj_lower_opt){.compute = b->compute, .kv_elem = elem[b->opt.kv_dtype], .cache = dim};
+}
+
+static void program_free(struct sy_program *p)
+{
+    if (!p) return;
+    struct sy_backend *b = p->b;
+    if (p->out) pj_buffers_free(b, p->out, p->res.n_kv + 3);
+    pj_executable_free(&b->client, p->executable);
+    sy_delete(b->env, p->arg);
+    sy_delete(b->env, p->out);
+    sy_delete(b->env, p->token);
+    sy_delete(b->env, p->logits);
+    sy_delete(b->env, p->hidden);
+    sy_delete(b->env, p);
+}
+
+static sy_status program_tables(struct sy_program *p, struct sy_err *err)
+{
+    const struct sy_env *env = p->b->env;
+    size_t out = (size_t)p->res.n_out;
+    int64_t n_step = 0;
+    for (int f = 0; f < SY_FIELD_COUNT; f++) n_step += sy_field_len((enum sy_field)f, p->shape);
+    p->step_type = PJ_TYPE(PJ_I32, n_step);
+    p->n_arg = 1 + p->res.n_kv + p->w->n_arg;
+    p->arg = sy_new_array(env, (size_t)p->n_arg, sizeof *p->arg);
+    p->out = sy_new_array(env, (size_t)p->res.n_kv + 3, sizeof *p->out);
+    p->token = sy_new_array(env, out, sizeof *p->token);
+    p->logits = sy_new_array(env, out * (size_t)p->res.n_vocab, sizeof *p->logits);
+    p->hidden = sy_new_array(env, out * (size_t)p->res.d_model, sizeof *p->hidden);
+    if (!p->arg || !p->out || !p->token || !p->logits || !p->hidden)
+        return sy_fail(err, SY_ENOMEM, "no memory for a program's tables");
+    memcpy(p->arg + 1 + p->res.n_kv, p->w->buffer, (size_t)p->w->n_arg * sizeof *p->arg);
+    return SY_OK;
+}
+
+static sy_status compile(struct sy_backend *b, const struct sy_graph *g, const struct sy_weights *w,
+                         struct sy_cache_dim dim, struct sy_program **out, struct sy_err *err)
+{
+    struct sy_program *p = sy_new(b->env, sizeof *p);
+    if (!p) return sy_fail(err, SY_ENOMEM, "no memory for a program");
+    p->b = b;
+    p->w = w;
+    p->shape = sy_graph_shape(g);
+    struct pj_lower_opt opt = lower_opt(b, dim);
+    struct sy_buf text;
+    sy_buf_init(&text, b->env, 0);
+    sy_status st = pj_lower(b->env, g, w, &opt, &text, &p->res, err);
+    if (!st) st = pj_compile(&b->client, text.at, text.len, 1, &p->executable, err);
+    if (!st) st = program_tables(p, err);
+    sy_buf_release(&text);
+    if (st) {
+        program_free(p);
+        return sy_while(err, st, "program of %d tokens, %d sequences", sy_graph_shape(g).tok, sy_graph_shape(g).seq);
+    }
+    *out = p;
+    return SY_OK;
+}
+
+/* ---- KV cache ------------------------------------------------------------------------------------------------- */
+
+/* Types of the graph's KV arrays; returns how many. type NULL: only counts. */
+static int kv_types(const struct sy_backend *b, const struct sy_graph *g, struct sy_cache_dim dim,
+                    struct pj_type *type)
+{
+    uint32_t n_node;
+    const struct sy_node *node = sy_graph_nodes(g, &n_node);
+    struct pj_lower_opt opt = lower_opt(b, dim);
+    int n = 0;
+    for (uint32_t i = 1; i < n_node; i++)
+        for (int side = 0; side < 2 && node[i].op == SY_OP_ATTEND; side++, n++)
+            if (type) type[n] = pj_kv_type(&node[i], side == 1, &opt);
+    return n;
+}
+
+static int64_t kv_block_bytes(struct sy_backend *b, const struct sy_graph *g, int32_t block_len)
+{
+    uint32_t n_node;
+    const struct sy_node *node = sy_graph_nodes(g, &n_node);
+    struct pj_lower_opt opt = lower_opt(b, (struct sy_cache_dim){block_len, 1, 1});
+    int64_t sum = 0;
+    for (uint32_t i = 1; i < n_node; i++)
+        for (int side = 0; side < 2 && node[i].op == SY_OP_ATTEND; side++) {
+            struct pj_type t = pj_kv_type(&node[i], side == 1, &opt);
+            sum += pj_type_bytes(&t);
+        }
+    return sum;
+}
+
+static void free_kv_cache(struct sy_kv_cache *c)
+{
+    if (!c) return;
+    struct sy_backend *b = c->b;
+    pj_buffers_free(b, c->buffer, c->n_kv);
+    for (int i = 0; i < PJ_MOVE_COUNT; i++) pj_executable_free(&b->client, c->move[i]);
+    sy_delete(b->env, c->type);
+    sy_delete(b->env, c->buffer);
+    sy_delete(b->env, c->arg);
+    sy_delete(b->env, c->out);
+    sy_delete(b->env, c->pair);
+    sy_delete(b->env, c);
+}
+
+static sy_status compile_moves(struct sy_kv_cache *c, struct sy_err *err)
+{
+    struct sy_backend *b = c->b;
+    sy_status st = SY_OK;
+    for (int i = 0; i < PJ_MOVE_COUNT && !st; i++) {
+        struct sy_buf text;
+        sy_buf_init(&text, b->env, 0);
+        st = pj_lower_move(b->env, (enum pj_move)i, c->type, c->n_kv, c->n_pair, &text, err);
+        if (!st) st = pj_compile(&b->client, text.at, text.len, 1, &c->move[i], err);
+        sy_buf_release(&text);
+    }
+    return st;
+}
+
+/* Runs a move over the arrays and `more` further arguments; its results are left in c->out. */
+static sy_status run_move(struct sy_kv_cache *c, enum pj_move what, int n_arg, struct sy_err *err)
+{
+    for (int i = 0; i < c->n_kv && n_arg; i++) c->arg[i] = c->buffer[i];
+    void *const *args[1] = {c->arg};
+    void **const outs[1] = {c->out};
+    return pj_execute(&c->b->client, c->move[what], 1, args, (size_t)n_arg, outs, err);
+}
+
+/* The arrays a program left take the place of those it consumed. */
+static void take_arrays(struct sy_kv_cache *c, void **out)
+{
+    pj_buffers_free(c->b, c->buffer, c->n_kv);
+    for (int i = 0; i < c->n_kv; i++) {
+        c->buffer[i] = out[i];
+        out[i] = NULL;
+    }
+}
+
+enum { PAIRS = 64 }; /* copies of one call */
+
+static sy_status allocate_kv_cache(struct sy_backend *b, const struct sy_graph *g, struct sy_cache_dim dim,
+                                   struct sy_kv_cache **out, struct sy_err *err)
+{
+    struct sy_kv_cache *c = sy_new(b->env, sizeof *c);
+    if (!c) return sy_fail(err, SY_ENOMEM, "no memory for the KV cache");
+    c->b = b;
+    c->n_pair = PAIRS;
+    c->n_kv = kv_types(b, g, dim, NULL);
+    size_t n = (size_t)c->n_kv + 2;
+    c->type = sy_new_array(b->env, n, sizeof *c->type);
+    c->buffer = sy_new_array(b->env, n, sizeof *c->buffer);
+    c->arg = sy_new_array(b->env, n, sizeof *c->arg);
+    c->out = sy_new_array(b->env, n, sizeof *c->out);
+    c->pair = sy_new_array(b->env, 2 * (size_t)c->n_pair, sizeof *c->pair);
+    bool ok = c->type && c->buffer && c->arg && c->out && c->pair;
+    sy_status st = ok ? SY_OK : sy_fail(err, SY_ENOMEM, "no memory for the KV cache");
+    if (!st && c->n_kv) {
+        (void)kv_types(b, g, dim, c->type);
+        c->block_type = PJ_TYPE(c->type[0].elem, pj_block_count(c->type, c->n_kv));
+        st = compile_moves(c, err);
+        if (!st) st = run_move(c, PJ_MOVE_ZERO, 0, err);
+        if (!st) take_arrays(c, c->out);
+    }
+    if (st) {
+        free_kv_cache(c);
+        return sy_while(err, st, "KV cache of %d blocks", dim.n_block);
+    }
+    *out = c;
+    return SY_OK;
+}
+
+/* These three cannot fail towards their caller: the next step tells. */
+static void note(struct sy_backend *b, sy_status st, const struct sy_err *err)
+{
+    if (st && !b->failed.code) b->failed = *err;
+}
+
+static void copy_blocks(struct sy_backend *b, struct sy_kv_cache *c, const struct sy_copy *copy, int32_t n)
+{
+    struct pj_type t = PJ_TYPE(PJ_I32, c->n_pair, 2);
+    struct sy_err err = {0};
+    sy_status st = SY_OK;
+    for (int32_t at = 0; at < n && !st; at += c->n_pair) {
+        for (int32_t i = 0; i < c->n_pair; i++) { /* the rest copies block 0 onto itself */
+            c->pair[2 * i] = at + i < n ? copy[at + i].from : 0;
+            c->pair[2 * i + 1] = at + i < n ? copy[at + i].to : 0;
+        }
+        void *pairs = NULL;
+        st = pj_upload(&b->client, 0, &t, c->pair, &pairs, &err);
+        c->arg[c->n_kv] = pairs;
+        if (!st) st = run_move(c, PJ_MOVE_COPY, c->n_kv + 1, &err);
+        if (!st) take_arrays(c, c->out);
+        pj_buffer_free(&b->client, pairs);
+    }
+    note(b, st, &err);
+}
+
+static void save_block(struct sy_backend *b, struct sy_kv_cache *c, int32_t block, void *host)
+{
+    struct pj_type t = PJ_TYPE(PJ_I32, 1);
+    struct sy_err err = {0};
+    void *index = NULL;
+    sy_status st = pj_upload(&b->client, 0, &t, &block, &index, &err);
+    c->arg[c->n_kv] = index;
+    if (!st) st = run_move(c, PJ_MOVE_SAVE, c->n_kv + 1, &err);
+    if (!st) st = pj_download(&b->client, c->out[0], host, (size_t)pj_type_bytes(&c->block_type), &err);
+    pj_buffers_free(b, c->out, 1);
+    pj_buffer_free(&b->client, index);
+    note(b, st, &err);
+}
+
+static void restore_block(struct sy_backend *b, struct sy_kv_cache *c, int32_t block, const void *host)
+{
+    struct pj_type t = PJ_TYPE(PJ_I32, 1);
+    struct sy_err err = {0};
+    void *index = NULL, *bytes = NULL;
+    sy_status st = pj_upload(&b->client, 0, &t, &block, &index, &err);
+    if (!st) st = pj_upload(&b->client, 0, &c->block_type, host, &bytes, &err);
+    c->arg[c->n_kv] = index;
+    c->arg[c->n_kv + 1] = bytes;
+    if (!st) st = run_move(c, PJ_MOVE_RESTORE, c->n_kv + 2, &err);
+    if (!st) take_arrays(c, c->out);
+    pj_buffer_free(&b->client, index);
+    pj_buffer_free(&b->client, bytes);
+    note(b, st, &err);
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------
+ */
+
+static sy_status run_step(struct sy_backend *b, struct sy_program *p, struct sy_kv_cache *c,
+                          const struct sy_batch *batch, struct sy_err *err)
+{
+    pj_buffers_free(b, p->out, p->res.n_kv + 3); /* of its last step */
+    sy_status st = pj_upload(&b->client, 0, &p->step_type, batch->mem, &p->arg[0], err);
+    if (st) return st;
+    for (int i = 0; i < c->n_kv; i++) p->arg[1 + i] = c->buffer[i];
+    void *const *args[1] = {p->arg};
+    void **const outs[1] = {p->out};
+    st = pj_execute(&b->client, p->executable, 1, args, (size_t)p->n_arg, outs, err);
+    pj_buffers_free(b, p->arg, 1);
+    if (!st) take_arrays(c, p->out);
+    return st;
+}
+
+static sy_status forward(struct sy_backend *b, struct sy_program *p, struct sy_kv_cache *kv,
+                         const struct sy_batch *batch)
+{
+    struct sy_err err = {0};
+    b->running = p;
+    b->n_out = batch->n_out;
+    if (!b->failed.code) note(b, run_step(b, p, kv, batch, &err), &err);
+    return SY_OK;
+}
+
+static sy_status wait_result(struct sy_backend *b, struct sy_want want, struct sy_result *out, struct sy_err *err)
+{
+    struct sy_program *p = b->running;
+    if (b->failed.code) {
+        if (err) *err = b->failed;
+        return b->failed.code;
+    }
+    const struct pj_results *r = &p->res;
+    size_t n = (size_t)r->n_out, f = sizeof(float);
+    void **o = p->out + r->n_kv;
+    sy_status st = pj_download(&b->client, o[0], p->token, n * sizeof *p->token, err);
+    if (!st && want.logits) st = pj_download(&b->client, o[1], p->logits, n * (size_t)r->n_vocab * f, err);
+    if (!st && want.hidden) st = pj_download(&b->client, o[2], p->hidden, n * (size_t)r->d_model * f, err);
+    *out = (struct sy_result){.token = p->token,
+                              .logits = p->logits,
+                              .ld = r->n_vocab,
+                              .hidden = p->hidden,
+                              .ld_hidden = r->d_model,
+                              .n = b->n_out,
+                              .n_vocab = r->n_vocab,
+                              .d_model = r->d_model};
+    return st;
+}
+
+const struct sy_backend_ops sy_backend_pjrt = {
+    .name = "pjrt",
+    .open = open_backend,
+    .close = close_backend,
+    .device = device,
+    .load = load,
+    .weights_bytes = weights_bytes,
+    .compile = compile,
+    .allocate_kv_cache = allocate_kv_cache,
+    .copy_blocks = copy_blocks,
+    .save_block = save_block,
+    .restore_block = restore_block,
+    .kv_block_bytes = kv_block_bytes,
+    .forward = forward,
+    .wait = wait_result,
+    .weights_free = pj_weights_free,
+    .program_free = program_free,
+    .free_kv_cache = free_kv_cache,
+};

@@ -1,0 +1,85 @@
+/* pjrt_int.h - what this folder's files share: pjrt.c is the backend, weights.c decides how weights lie on the device
+ * and loads them, lower*.c write a graph as StableHLO, plugin.c talks to the plugin. Private to this folder. */
+#pragma once
+#include "backend/backend.h"
+#include "backend/pjrt/hlo.h"
+
+struct sy_backend {
+    const struct sy_env *env;
+    struct sy_backend_opt opt;
+    struct pj_client client;
+    enum sy_compute compute; /* F32 or BF16, decided */
+    struct sy_err failed;    /* of a call that cannot say so: told by the next step */
+    struct sy_program *running;
+    int32_t n_out; /* rows of the step that runs */
+};
+void pj_buffers_free(struct sy_backend *, void **buffer, int n); /* those that are there */
+
+/* ---- weights ------------------------------------------------------------------------------------------------ */
+
+enum pj_wkind {
+    PJ_DENSE,  /* numbers */
+    PJ_AFFINE, /* small integers, a scale (and a minimum) for each `group` of a row's: as in quant.h */
+};
+struct pj_wseg { /* rows of a joined matrix that lie alike; arguments arg (data), arg+1 (scale), arg+2 (minimum) */
+    enum pj_wkind kind;
+    int64_t rows, cols;
+    int group, zero;
+    bool has_min;
+    int arg, part0, n_part; /* parts of the joined name */
+    const struct sy_quant *format;
+};
+struct pj_wentry {
+    const char *name;
+    int64_t rows, cols;
+    bool plus_one;
+    struct pj_wseg *seg; /* as a matrix or a table; NULL: used as neither */
+    int n_seg;
+    int vec; /* argument, f32 [cols]; -1: not used as a vector */
+};
+struct pj_weights_opt {
+    enum sy_compute compute;       /* F32 or BF16: what numbers become */
+    const struct sy_quant *assume; /* the format of all matrices where there is no checkpoint */
+};
+struct sy_weights {
+    struct sy_backend *b; /* NULL: planned only */
+    struct sy_arena arena;
+    struct pj_wentry *entry;
+    int n_entry;
+    struct pj_type *type; /* [n_arg] of the arguments, in the order programs take them */
+    void **buffer;        /* [n_arg] on the device */
+    int n_arg;
+    double bytes_step, bytes_held;
+};
+/* Decides how each WEIGHT of the graph lies on the device. ckpt NULL: there is none yet. */
+SY_CHECK sy_status pj_weights_plan(const struct sy_env *, const struct sy_graph *, const struct sy_checkpoint *,
+                                   const struct pj_weights_opt *, struct sy_weights **out, struct sy_err *);
+SY_CHECK sy_status pj_weights_load(struct sy_backend *, struct sy_weights *, const struct sy_checkpoint *,
+                                   struct sy_err *);
+void pj_weights_free(struct sy_weights *);
+const struct pj_wentry *pj_weight(const struct sy_weights *, const char *name); /* asserts that it is there */
+
+/* ---- lowering ------------------------------------------------------------------------------------------------- */
+
+struct pj_lower_opt {
+    enum sy_compute compute; /* F32 or BF16: operands of the matrix products; sums are f32 */
+    enum pj_elem kv_elem;
+    struct sy_cache_dim cache;
+};
+struct pj_results { /* results are the KV arrays, then these three */
+    int n_kv;       /* 2 for each ATTEND: keys, values */
+    int32_t n_out, n_vocab, d_model;
+};
+/* KV array i of a graph: keys (even) and values of its ATTEND number i / 2, [n_block, block_len, n_kv, d]. */
+struct pj_type pj_kv_type(const struct sy_node *attend, bool values, const struct pj_lower_opt *);
+/* The program of one bucket: takes the step's int32 block, the KV arrays (donated), the weights. */
+SY_CHECK sy_status pj_lower(const struct sy_env *, const struct sy_graph *, const struct sy_weights *,
+                            const struct pj_lower_opt *, struct sy_buf *text, struct pj_results *, struct sy_err *);
+/* True where each sequence of the bucket has one token: attention needs no loop over pieces of prompts then. */
+static inline bool pj_is_decode(struct sy_shape s) { return s.tok == s.seq; }
+/* Programs that move blocks of all layers: copy (KV arrays, n pairs in order), save (KV arrays, block -> bytes),
+ * restore (KV arrays, block, bytes); and one that makes arrays of zeros. */
+enum pj_move { PJ_MOVE_ZERO, PJ_MOVE_COPY, PJ_MOVE_SAVE, PJ_MOVE_RESTORE, PJ_MOVE_COUNT };
+SY_CHECK sy_status pj_lower_move(const struct sy_env *, enum pj_move, const struct pj_type *kv, int n_kv,
+                                 int32_t n_pair, struct sy_buf *text, struct sy_err *);
+int64_t pj_block_count(const struct pj_type *kv, int n_kv); /* elements of a block of all arrays */

@@ -1,0 +1,338 @@
+/* weights.c - how weights lie on the device: numbers in the compute type, or a quantised format's integers with their
+ * scales, from which the program itself makes numbers. */
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/pjrt/pjrt_int.h"
+
+enum { USE_MATRIX = 1, USE_VECTOR = 2 };
+
+struct planner {
+    const struct sy_env *env;
+    const struct sy_checkpoint *ckpt;
+    struct pj_weights_opt opt;
+    struct sy_weights *w;
+    int cap_arg;
+    struct sy_err *err;
+};
+
+/* How the graph's ops read WEIGHT node id. */
+static unsigned uses_of(const struct sy_node *node, uint32_t n, uint32_t id)
+{
+    unsigned u = 0;
+    for (uint32_t i = 1; i < n; i++)
+        for (size_t k = 0; k < SY_COUNT(node[i].in); k++) {
+            if (node[i].in[k].id != id) continue;
+            bool matrix = (node[i].op == SY_OP_LINEAR && k == 1) || node[i].op == SY_OP_EMBED;
+            u |= matrix ? USE_MATRIX : USE_VECTOR;
+        }
+    return u;
+}
+
+static const struct sy_tensor *find(const struct sy_checkpoint *ckpt, const char *name, struct sy_err *err)
+{
+    const struct sy_tensor *t = sy_checkpoint_find(ckpt, name);
+    if (!t) {
+        (void)sy_fail(err, SY_EFORMAT, "tensor '%s' is missing: the model's configuration asks for it", name);
+        return NULL;
+    }
+    if (t->format) return t;
+    (void)sy_fail(err, SY_ENOSUP, "tensor '%s' in '%s': data type '%s' is not supported", t->file_name, t->file,
+                  t->dtype);
+    return NULL;
+}
+
+static sy_status wrong_shape(const struct sy_tensor *t, int64_t rows, int64_t cols, struct sy_err *err)
+{
+    return sy_fail(err, SY_ESHAPE, "tensor '%s': expected [%lld, %lld], found %d dimensions, [%lld, %lld]",
+                   t->file_name, (long long)rows, (long long)cols, t->n_dim, (long long)t->dim[0],
+                   (long long)t->dim[1]);
+}
+
+/* ---- planning ------------------------------------------------------------------------------------------------- */
+
+static int new_arg(struct planner *p, struct pj_type t)
+{
+    sy_assert(p->w->n_arg < p->cap_arg);
+    p->w->type[p->w->n_arg] = t;
+    p->w->bytes_held += pj_type_device_bytes(&t);
+    return p->w->n_arg++;
+}
+
+/* The integers' type; false: they stay no integers on the device. */
+static bool code_elem(const struct sy_affine *a, enum pj_elem *e)
+{
+    if (a->bits == 0) return false;
+    int lo = -a->zero, hi = (1 << a->bits) - 1 - a->zero;
+    if (a->codebook) lo = hi = 127; /* any 8-bit value */
+    if (lo >= -8 && hi <= 7) *e = PJ_I4;
+    else if (lo >= 0 && hi <= 15) *e = PJ_U4;
+    else if (lo >= 0 && hi > 127) *e = PJ_U8;
+    else *e = PJ_I8;
+    return true;
+}
+
+static void seg_args(struct planner *p, struct pj_wseg *s)
+{
+    enum pj_elem e;
+    const struct sy_affine *a = &s->format->affine;
+    if (!code_elem(a, &e)) {
+        s->kind = PJ_DENSE;
+        s->arg = new_arg(p, PJ_TYPE(p->opt.compute == SY_COMPUTE_F32 ? PJ_F32 : PJ_BF16, s->rows, s->cols));
+        return;
+    }
+    s->kind = PJ_AFFINE;
+    s->group = a->group;
+    s->zero = a->zero;
+    s->has_min = a->has_min;
+    s->arg = new_arg(p, PJ_TYPE(e, s->rows, s->cols));
+    (void)new_arg(p, PJ_TYPE(PJ_F32, s->rows, s->cols / s->group));
+    if (s->has_min) (void)new_arg(p, PJ_TYPE(PJ_F32, s->rows, s->cols / s->group));
+}
+
+static bool alike(const struct sy_quant *a, const struct sy_quant *b)
+{
+    return a == b || (a->affine.bits == 0 && b->affine.bits == 0);
+}
+
+/* One segment for each run of parts in formats that lie alike. */
+static sy_status plan_matrix(struct planner *p, const struct sy_node *n, struct pj_wentry *e)
+{
+    char name[300];
+    int n_part = 0;
+    while (sy_weight_part(n->name, n_part, name, sizeof name)) n_part++;
+    e->seg = sy_arena_array(&p->w->arena, (size_t)n_part, sizeof *e->seg);
+    if (!e->seg) return sy_fail(p->err, SY_ENOMEM, "no memory for the table of weights");
+    if (!p->ckpt) {
+        e->seg[e->n_seg++] =
+            (struct pj_wseg){.rows = n->dim[0], .cols = n->dim[1], .n_part = n_part, .format = p->opt.assume};
+        seg_args(p, e->seg);
+        return SY_OK;
+    }
+    int64_t row = 0;
+    for (int i = 0; i < n_part; i++) {
+        (void)sy_weight_part(n->name, i, name, sizeof name);
+        const struct sy_tensor *t = find(p->ckpt, name, p->err);
+        if (!t) return p->err->code;
+        int64_t rest = n->dim[0] - row, want = i + 1 < n_part ? t->dim[0] : rest;
+        if (t->n_dim != 2 || t->dim[1] != n->dim[1] || t->dim[0] != want || t->dim[0] > rest)
+            return wrong_shape(t, want, n->dim[1], p->err);
+        struct pj_wseg *s = e->n_seg ? &e->seg[e->n_seg - 1] : NULL;
+        if (!s || !alike(s->format, t->format)) {
+            s = &e->seg[e->n_seg++];
+            *s = (struct pj_wseg){.cols = n->dim[1], .part0 = i, .format = t->format};
+        }
+        s->rows += t->dim[0];
+        s->n_part++;
+        row += t->dim[0];
+    }
+    for (int i = 0; i < e->n_seg; i++) seg_args(p, &e->seg[i]);
+    return SY_OK;
+}
+
+static sy_status plan_entry(struct planner *p, const struct sy_node *node, uint32_t n_node, uint32_t id)
+{
+    const struct sy_node *n = &node[id];
+    struct pj_wentry *e = &p->w->entry[p->w->n_entry++];
+    *e = (struct pj_wentry){.rows = n->dim[0], .cols = n->dim[1], .plus_one = n->attr.weight.plus_one, .vec = -1};
+    e->name = sy_arena_text(&p->w->arena, n->name, strlen(n->name));
+    if (!e->name) return sy_fail(p->err, SY_ENOMEM, "no memory for the table of weights");
+    unsigned u = uses_of(node, n_node, id);
+    sy_status st = u & USE_MATRIX ? plan_matrix(p, n, e) : SY_OK;
+    if (!st && (u & USE_VECTOR)) e->vec = new_arg(p, PJ_TYPE(PJ_F32, n->dim[1]));
+    return st;
+}
+
+/* What a step reads of the weights: everything but a table that is only looked up. */
+static void count_step(struct sy_weights *w, const struct sy_node *node, uint32_t n_node)
+{
+    for (uint32_t i = 1; i < n_node; i++) {
+        if (node[i].op != SY_OP_LINEAR) continue;
+        const struct pj_wentry *e = pj_weight(w, node[node[i].in[1].id].name);
+        for (int s = 0; s < e->n_seg; s++) {
+            int n = e->seg[s].kind == PJ_DENSE ? 1 : e->seg[s].has_min ? 3 : 2;
+            for (int k = 0; k < n; k++) w->bytes_step += pj_type_device_bytes(&w->type[e->seg[s].arg + k]);
+        }
+    }
+}
+
+sy_status pj_weights_plan(const struct sy_env *env, const struct sy_graph *g, const struct sy_checkpoint *ckpt,
+                          const struct pj_weights_opt *opt, struct sy_weights **out, struct sy_err *err)
+{
+    uint32_t n_node;
+    const struct sy_node *node = sy_graph_nodes(g, &n_node);
+    struct sy_err own = {0};
+    struct planner p = {.env = env, .ckpt = ckpt, .opt = *opt, .err = err ? err : &own};
+    p.w = sy_new(env, sizeof *p.w);
+    if (!p.w) return sy_fail(err, SY_ENOMEM, "no memory for the table of weights");
+    sy_arena_init(&p.w->arena, env, 0);
+    size_t n_weight = 0, n_part = 0;
+    char name[300];
+    for (uint32_t i = 1; i < n_node; i++)
+        if (node[i].op == SY_OP_WEIGHT) {
+            n_weight++;
+            for (int k = 0; sy_weight_part(node[i].name, k, name, sizeof name); k++) n_part++;
+        }
+    p.cap_arg = (int)(3 * n_part + n_weight);
+    p.w->entry = sy_arena_array(&p.w->arena, n_weight + 1, sizeof *p.w->entry);
+    p.w->type = sy_arena_array(&p.w->arena, (size_t)p.cap_arg + 1, sizeof *p.w->type);
+    p.w->buffer = sy_arena_array(&p.w->arena, (size_t)p.cap_arg + 1, sizeof *p.w->buffer);
+    sy_status st = p.w->entry && p.w->type && p.w->buffer
+                       ? SY_OK
+                       : sy_fail(err, SY_ENOMEM, "no memory for the table of weights");
+    for (uint32_t i = 1; i < n_node && !st; i++)
+        if (node[i].op == SY_OP_WEIGHT) st = plan_entry(&p, node, n_node, i);
+    if (st) {
+        pj_weights_free(p.w);
+        return st;
+    }
+    count_step(p.w, node, n_node);
+    *out = p.w;
+    return SY_OK;
+}
+
+const struct pj_wentry *pj_weight(const struct sy_weights *w, const char *name)
+{
+    for (int i = 0; i < w->n_entry; i++)
+        if (!strcmp(w->entry[i].name, name)) return &w->entry[i];
+    sy_assert(!"a weight of another graph");
+    return NULL;
+}
+
+void pj_weights_free(struct sy_weights *w)
+{
+    if (!w) return;
+    const struct sy_env *env = w->arena.env;
+    pj_buffers_free(w->b, w->buffer, w->n_arg);
+    sy_arena_release(&w->arena);
+    sy_delete(env, w);
+}
+
+/* ---- loading ----------------------------------------------------------------------------------------------------
+ */
+
+struct loader {
+    struct sy_backend *b;
+    struct sy_weights *w;
+    const struct sy_checkpoint *ckpt;
+    bool *used;
+    unsigned char *stage[3]; /* data, scale, minimum of a segment, as the host holds them */
+    float *row;
+    uint8_t *code;
+    struct sy_err *err;
+};
+
+static const struct sy_tensor *tensor(struct loader *l, const char *name)
+{
+    const struct sy_tensor *t = find(l->ckpt, name, l->err);
+    if (t) l->used[sy_checkpoint_index(l->ckpt, t)] = true;
+    return t;
+}
+
+/* Numbers of one part from row `row` of the segment on. */
+static void dense_part(struct loader *l, const struct pj_wseg *s, const struct sy_tensor *t, int64_t row)
+{
+    int64_t bytes = sy_quant_row_bytes(t->format, s->cols);
+    bool f32 = l->w->type[s->arg].elem == PJ_F32;
+    for (int64_t r = 0; r < t->dim[0]; r++) {
+        size_t at = (size_t)((row + r) * s->cols);
+        float *x = f32 ? (float *)(void *)l->stage[0] + at : l->row;
+        t->format->dequant(t->data + sy_tensor_row(t, r) * bytes, x, s->cols);
+        uint16_t *half = (uint16_t *)(void *)l->stage[0] + at;
+        for (int64_t i = 0; !f32 && i < s->cols; i++) half[i] = sy_f32_to_bf16(x[i]);
+    }
+}
+
+static void affine_part(struct loader *l, const struct pj_wseg *s, const struct sy_tensor *t, int64_t row)
+{
+    int64_t bytes = sy_quant_row_bytes(t->format, s->cols), n_group = s->cols / s->group;
+    for (int64_t r = 0; r < t->dim[0]; r++) {
+        unsigned char *code = l->stage[0] + (row + r) * s->cols;
+        float *scale = (float *)(void *)l->stage[1] + (row + r) * n_group;
+        float *min = s->has_min ? (float *)(void *)l->stage[2] + (row + r) * n_group : NULL;
+        t->format->unpack(t->data + sy_tensor_row(t, r) * bytes, code, scale, min, s->cols);
+        for (int64_t i = 0; i < s->cols; i++) code[i] = (unsigned char)(code[i] - s->zero);
+    }
+}
+
+static sy_status load_seg(struct loader *l, const struct pj_wentry *e, const struct pj_wseg *s)
+{
+    char name[300];
+    int n_arg = s->kind == PJ_DENSE ? 1 : s->has_min ? 3 : 2;
+    sy_status st = SY_OK;
+    l->row = sy_new_array(l->b->env, (size_t)s->cols, sizeof(float));
+    for (int k = 0; k < n_arg; k++) {
+        l->stage[k] = sy_new(l->b->env, (size_t)pj_type_bytes(&l->w->type[s->arg + k]));
+        if (!l->stage[k] || !l->row) st = sy_fail(l->err, SY_ENOMEM, "no memory to load '%s'", e->name);
+    }
+    int64_t row = 0;
+    for (int i = 0; !st && i < s->n_part; i++) {
+        (void)sy_weight_part(e->name, s->part0 + i, name, sizeof name);
+        const struct sy_tensor *t = tensor(l, name);
+        if (!t) st = l->err->code;
+        else if (s->kind == PJ_DENSE) dense_part(l, s, t, row);
+        else affine_part(l, s, t, row);
+        if (!st) row += t->dim[0];
+    }
+    for (int k = 0; k < n_arg; k++) {
+        if (!st)
+            st = pj_upload(&l->b->client, 0, &l->w->type[s->arg + k], l->stage[k], &l->w->buffer[s->arg + k], l->err);
+        sy_delete(l->b->env, l->stage[k]);
+        l->stage[k] = NULL;
+    }
+    sy_delete(l->b->env, l->row);
+    return st;
+}
+
+static sy_status load_vector(struct loader *l, const struct pj_wentry *e)
+{
+    char name[300];
+    float *vec = sy_new_array(l->b->env, (size_t)e->cols, sizeof *vec);
+    float *raw = sy_new_array(l->b->env, (size_t)e->cols, sizeof *raw);
+    sy_status st = vec && raw ? SY_OK : sy_fail(l->err, SY_ENOMEM, "no memory to load '%s'", e->name);
+    int64_t at = 0;
+    for (int i = 0; !st && sy_weight_part(e->name, i, name, sizeof name); i++) {
+        const struct sy_tensor *t = tensor(l, name);
+        if (!t) {
+            st = l->err->code;
+            break;
+        }
+        int64_t d = t->n_dim == 2 ? t->dim[1] : t->dim[0];
+        bool flat = t->n_dim == 1 || (t->n_dim == 2 && t->dim[0] == 1);
+        if (!flat || d > e->cols - at || d % t->format->block_len) {
+            st = wrong_shape(t, 1, e->cols - at, l->err);
+            break;
+        }
+        t->format->dequant(t->data, raw, d);
+        float one = e->plus_one && !t->norm_plus_one ? 1 : 0;
+        for (int64_t k = 0; k < d; k++) vec[at + k] = raw[sy_tensor_row(t, k)] + one;
+        at += d;
+    }
+    if (!st && at != e->cols)
+        st = sy_fail(l->err, SY_ESHAPE, "'%s': expected %lld values, found %lld", e->name, (long long)e->cols,
+                     (long long)at);
+    if (!st) st = pj_upload(&l->b->client, 0, &l->w->type[e->vec], vec, &l->w->buffer[e->vec], l->err);
+    sy_delete(l->b->env, vec);
+    sy_delete(l->b->env, raw);
+    return st;
+}
+
+sy_status pj_weights_load(struct sy_backend *b, struct sy_weights *w, const struct sy_checkpoint *ckpt,
+                          struct sy_err *err)
+{
+    struct sy_err own = {0};
+    struct loader l = {.b = b, .w = w, .ckpt = ckpt, .err = err ? err : &own};
+    w->b = b;
+    l.used = sy_new_array(b->env, sy_checkpoint_count(ckpt) + 1, sizeof *l.used);
+    if (!l.used) return sy_fail(err, SY_ENOMEM, "no memory for the table of weights");
+    sy_status st = SY_OK;
+    for (int i = 0; i < w->n_entry && !st; i++) {
+        const struct pj_wentry *e = &w->entry[i];
+        for (int s = 0; s < e->n_seg && !st; s++) st = load_seg(&l, e, &e->seg[s]);
+        if (!st && e->vec >= 0) st = load_vector(&l, e);
+        if (b->opt.progress) b->opt.progress(b->opt.progress_ctx, (double)(i + 1) / w->n_entry);
+    }
+    if (!st) st = sy_checkpoint_check_extra(ckpt, l.used, err);
+    sy_delete(b->env, l.used);
+    return st;
+}
