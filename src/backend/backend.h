@@ -19,7 +19,7 @@ struct sy_device {
     int64_t bytes;  /* memory */
     double bytes_s; /* measured or specified memory bandwidth; 0: not measured */
     int32_t n_thread;
-    bool ragged; /* one bucket, live counts honoured, no padding work */
+    bool ragged;        /* one bucket, live counts honoured, no padding work */
     int64_t n_compiled; /* programs compiled since it was opened, those found in a cache not counted */
 };
 struct sy_backend_opt {

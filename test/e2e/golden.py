@@ -80,4 +80,5 @@ for isa in isas():
         globals()["test_logits_" + name] = lambda case=case, isa=isa: check_case(case, isa)
         globals()["test_invariance_" + name] = lambda case=case, isa=isa: check_invariance(case, isa)
 
-lib.main(dict(globals()))
+if __name__ == "__main__":
+    lib.main(dict(globals()))

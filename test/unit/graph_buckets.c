@@ -81,7 +81,7 @@ static void test_small(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plans), cmocka_unit_test(test_picks), cmocka_unit_test(test_small)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_plans), cmocka_unit_test(test_picks),
+                                       cmocka_unit_test(test_small)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,6 +50,8 @@ static sy_status check_opt(const struct sy_backend_opt *opt, struct sy_err *err)
                        opt->n_thread);
     if (opt->compute == SY_COMPUTE_INT8)
         return sy_fail(err, SY_ENOSUP, "--compute int8 is not supported by the pjrt backend; use auto, f32 or bf16");
+    if (opt->kv_dtype == SY_KV_Q8_0)
+        return sy_fail(err, SY_ENOSUP, "--kv-dtype q8_0 is not supported by the pjrt backend; use f32, bf16 or f16");
     return SY_OK;
 }
 

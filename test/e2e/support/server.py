@@ -28,10 +28,10 @@ class Answer:
 class Server:
     """with Server("--max-seqs", 4) as s: s.post("/v1/completions", {...})"""
 
-    def __init__(self, *flags, model=None, arch="llama", talkative=True, tokenizer=True, env=None, ctx=192):
+    def __init__(self, *flags, model=None, arch="llama", talkative=True, tokenizer=True, env=None, ctx=192, patience=60):
         self.flags, self.given = [str(f) for f in flags], model
         self.how = {"arch": arch, "talkative": talkative, "tokenizer": tokenizer, "positions": ctx or 0}
-        self.env, self.ctx = env or {}, ctx
+        self.env, self.ctx, self.patience = env or {}, ctx, patience
 
     def __enter__(self):
         self.tmp = tempfile.TemporaryDirectory()
@@ -40,7 +40,8 @@ class Server:
         env.update(self.env)
         own = [] if "--ctx-size" in self.flags or not self.ctx else ["--ctx-size", str(self.ctx)]
         where = [] if "--unix" in self.flags or "--port" in self.flags else ["--port", "0"]
-        argv = [lib.PROGRAM, "serve", "-m", self.model, "--threads", "1"] + where + own + self.flags
+        threads = [] if "--backend" in self.flags else ["--threads", "1"]
+        argv = [lib.PROGRAM, "serve", "-m", self.model] + threads + where + own + self.flags
         self.errors = open(self.tmp.name + "/stderr", "w+b")
         self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.errors, env=env)
         try:
@@ -52,7 +53,7 @@ class Server:
         return self
 
     def wait_up(self):
-        end = time.time() + 60 * lib.SLOWER
+        end = time.time() + self.patience * lib.SLOWER
         while time.time() < end:
             m = re.search(rb"serving '.*' at (https?|unix):(?://([0-9.]+):(\d+)|(\S+))", self.stderr())
             if m:

@@ -1,0 +1,249 @@
+#!/usr/bin/env python3
+"""The pjrt backend on XLA's CPU plugins: our declarations against the official header, refusals, the models against their
+references, three versions of the plugin, the compile cache, and the server with static shapes against the cpu backend."""
+import concurrent.futures
+import glob
+import os
+import re
+import subprocess
+import tempfile
+
+from golden import EXACT, SEQUENCES, model_of, tolerance
+from support import lib, plugins, server, tiny
+from support.lib import ok, refused, tensors, text
+
+SMALL = ["--ctx-size", 256, "--max-batched-tokens", 64]  # few programs: three of steps
+HOME = os.path.abspath("build/pjrt/home")
+CC = os.environ.get("CC", "cc")
+
+
+def backend(package=plugins.CPU):
+    return ["--backend", "pjrt:" + plugins.file(package)]
+
+
+def logits(case, ids, where, last=0, more=EXACT):
+    with tempfile.NamedTemporaryFile(suffix=".safetensors") as out:
+        args = ["logits", "-m", model_of(case), *more, *SMALL, "--ids", ",".join(map(str, ids)), "-o", out.name] + where
+        args += ["--last", last] if last else []
+        ok(*args, env={"SYSTOLE_HOME": HOME}, timeout=240)
+        return tensors(out.name)["logits"]
+
+
+def worst(a, b):
+    return max(abs(x - y) if x == x else 1e9 for x, y in zip(a, b))
+
+
+# ---- the declarations ---------------------------------------------------------------------------------------------
+
+
+def test_declarations():
+    """Every struct and slot of src/backend/pjrt/api.h lies where the official header has it."""
+    header = plugins.file(plugins.HEADER)
+    ours = open("src/backend/pjrt/api.h").read()
+    c = ['#include "%s"' % header, '#include "backend/pjrt/api.h"', "#define SAME(a, b) _Static_assert((a) == (b), #a)"]
+    structs = re.findall(r"struct pj_(\w+) \{\n    PJ_HEAD;\n(.*?)^\};", ours, re.S | re.M)
+    for name, body in structs:
+        official = "PJRT_" + name
+        c.append("SAME(offsetof(struct pj_%s, struct_size), offsetof(%s, struct_size));" % (name, official))
+        for field in re.findall(r"(\w+);", re.sub(r"\(\*(\w+)\)\([^)]*\);", r"\1;", re.sub(r"/\*.*?\*/|union \{|\};", "", body))):
+            c.append("SAME(offsetof(struct pj_%s, %s), offsetof(%s, %s));" % (name, field, official, field))
+            c.append("SAME(sizeof(((struct pj_%s *)0)->%s), sizeof(((%s *)0)->%s));" % (name, field, official, field))
+    slots = re.findall(r"X\((\w+), (\d+)\)", ours)
+    for name, slot in slots:
+        c.append("SAME(offsetof(PJRT_Api, PJRT_%s), offsetof(struct pj_api, call) + 8 * PJ_%s);" % (name, name))
+    c.append("SAME(offsetof(PJRT_Api, pjrt_api_version.minor_version), offsetof(struct pj_api, minor_version));")
+    for name, value in re.findall(r"PJ_TYPE_(\w+) = (\d+)", ours):
+        c.append("SAME(PJRT_Buffer_Type_%s, %s);" % (name, value))
+    for name in ("INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED"):
+        c.append("SAME(PJRT_Error_Code_%s, PJ_%s);" % (name, name))
+    assert len(structs) > 30 and len(slots) > 30 and len(c) > 200, (len(structs), len(slots), len(c))
+    with tempfile.NamedTemporaryFile("w", suffix=".c") as f:
+        f.write("\n".join(c) + "\n")
+        f.flush()
+        r = subprocess.run([CC, "-std=gnu17", "-Isrc", "-fsyntax-only", f.name], capture_output=True)
+        assert r.returncode == 0, text(r.stderr)[:1500]
+
+
+# ---- refusals -----------------------------------------------------------------------------------------------------
+
+PLUGIN = """
+#include <string.h>
+#include "backend/pjrt/api.h"
+static void *none(void *a) { (void)a; return NULL; }
+static void *message(void *a) { struct pj_Error_Message_Args *m = a; m->message = "no chip here\\nmore"; m->message_size = 17; return NULL; }
+static void *code(void *a) { struct pj_Error_GetCode_Args *c = a; c->code = CODE; return NULL; }
+static void *create(void *a) { return a; }
+static struct { struct pj_api head; pj_fn fn[128]; } api;
+const void *GetPjrtApi(void);
+const void *GetPjrtApi(void)
+{
+    api.head.struct_size = SIZE;
+    api.head.major_version = MAJOR;
+    api.head.minor_version = MINOR;
+    for (int i = 0; i < 128; i++) api.fn[i] = none;
+    api.fn[PJ_Error_Message] = message;
+    api.fn[PJ_Error_GetCode] = code;
+    api.fn[PJ_Client_Create] = create;
+    return &api;
+}
+"""
+
+
+def make_plugin(folder, name, major=0, minor=115, size=1000, code=13):
+    path = os.path.join(folder, name + ".so")
+    flags = ["-DMAJOR=%d" % major, "-DMINOR=%d" % minor, "-DSIZE=%d" % size, "-DCODE=%d" % code]
+    subprocess.run([CC, "-std=gnu17", "-Isrc", "-shared", "-fPIC", "-x", "c", "-", "-o", path] + flags,
+                   input=PLUGIN.encode(), check=True, capture_output=True)
+    return path
+
+
+def test_refusals():
+    with tempfile.TemporaryDirectory() as d:
+        model = tiny.make(d + "/tiny", tokenizer=False)
+        with open(d + "/text.so", "w") as f:
+            f.write("no library")
+        with open(d + "/empty.c", "w") as f:
+            f.write("int nothing;")
+        subprocess.run([CC, "-shared", "-fPIC", d + "/empty.c", "-o", d + "/empty.so"], check=True)
+        cases = [
+            (4, d + "/missing.so", ("missing.so", "no such file")),
+            (4, d, ("no such file",)),
+            (4, d + "/text.so", ("text.so", "no shared library")),
+            (4, d + "/empty.so", ("empty.so", "no PJRT plugin", "GetPjrtApi")),
+            (4, make_plugin(d, "new", major=1, minor=2), ("too new", "1.2", "0.x")),
+            (4, make_plugin(d, "old", minor=57), ("too old", "0.57", "0.58")),
+            (4, make_plugin(d, "short", size=300), ("too old", "300 bytes")),
+            (4, make_plugin(d, "none", size=8), ("no table of functions",)),
+            (4, make_plugin(d, "nochip"), ("opening the device", "no chip here")),
+            (5, make_plugin(d, "full", code=8), ("opening the device", "no chip here")),
+        ]
+        for status, path, says in cases:
+            refused(status, "run", "-m", model, "--ids", "1", "-n", 1, "--backend", "pjrt:" + path, says=says)
+        run = ["run", "-m", model, "--ids", "1", "-n", 1]
+        refused(2, *run, "--backend", "pjrt", says="pjrt:/path/of/plugin.so")
+        refused(2, *run, "--backend", "pjrt:" + d + "/nochip.so", "--threads", 2, says=("--threads", "PJRT_NPROC"))
+        refused(4, *run, "--backend", "pjrt:" + d + "/nochip.so", "--compute", "int8", says="--compute int8")
+        refused(4, *run, "--backend", "pjrt:" + d + "/nochip.so", "--kv-dtype", "q8_0", says="--kv-dtype q8_0")
+
+
+# ---- numbers ------------------------------------------------------------------------------------------------------
+
+
+def check_case(case, names):
+    golden, limit, where = tensors(case + "/golden.safetensors"), tolerance(case), backend()
+    for name, last in names:
+        shape, want = golden[name + (".logits_last8" if last else ".logits")]
+        got_shape, got = logits(case, golden[name + ".ids"][1], where, last)
+        assert got_shape == shape, (case, got_shape, shape)
+        assert worst(got, want) <= limit, "%s %s: differs by %.2e, allowed %.0e" % (case, name, worst(got, want), limit)
+    out = ok("run", "-m", model_of(case), *EXACT, *SMALL, "--ids", ",".join(map(str, golden["prompt.ids"][1])), "-n", 24, "--temperature",
+             0, "--ignore-eos", "--output", "ids", *where, env={"SYSTOLE_HOME": HOME}, timeout=240)
+    assert [int(x) for x in text(out).split(",")] == list(golden["greedy.ids"][1]), case
+
+
+def test_models():
+    for case in sorted(glob.glob("test/golden/models/*")):
+        check_case(case, SEQUENCES)
+
+
+def test_quantised():
+    """A format of each kind of code: 4 bits with and without a minimum, 6 and 8 bits."""
+    for name in ("gguf_llama_q4_0", "gguf_llama_q4_k", "gguf_llama_q6_k", "gguf_qwen3_q8_0"):
+        check_case("test/golden/quant/" + name, SEQUENCES[2:3])
+
+
+def test_versions():
+    """The same text and structs on plugins of three versions."""
+    case = "test/golden/models/llama"
+    golden = tensors(case + "/golden.safetensors")
+    for package in (plugins.CPU_MIDDLE, plugins.CPU_OLDEST):
+        got = logits(case, golden["s33.ids"][1], backend(package))[1]
+        assert worst(got, golden["s33.logits"][1]) <= tolerance(case), package
+
+
+def test_bf16():
+    """bf16 products and KV cache stay near the reference, and are really rounded."""
+    case = "test/golden/models/llama"
+    golden = tensors(case + "/golden.safetensors")
+    got = logits(case, golden["s33.ids"][1], backend(), more=["--compute", "bf16", "--kv-dtype", "bf16"])[1]
+    d = worst(got, golden["s33.logits"][1])
+    assert 1e-3 < d < 0.25, d
+
+
+# ---- the cache of programs ----------------------------------------------------------------------------------------
+
+
+def test_cache():
+    """A second start compiles nothing; a damaged entry is made anew."""
+    case, where = "test/golden/models/qwen2", backend()
+    with tempfile.TemporaryDirectory() as home:
+        def run():
+            with tempfile.NamedTemporaryFile(suffix=".safetensors") as out:
+                ok("logits", "-m", case, *EXACT, *SMALL, "--ids", "1,2,3", "-o", out.name, *where, env={"SYSTOLE_HOME": home}, timeout=240)
+                return tensors(out.name)["logits"][1]
+
+        first = run()
+        entries = sorted(glob.glob(home + "/programs/*"))
+        times = [os.stat(e).st_mtime_ns for e in entries]
+        assert len(entries) > 6 and not [e for e in entries if not e.endswith(".program")], entries
+        assert run() == first and [os.stat(e).st_mtime_ns for e in entries] == times
+        for i, e in enumerate(entries):
+            raw = bytearray(open(e, "rb").read())
+            raw[-(1 + i)] ^= 1
+            open(e, "wb").write(raw[: len(raw) - 100 * (i % 2)])
+        assert run() == first
+        assert sorted(glob.glob(home + "/programs/*")) == entries
+
+
+# ---- the server ---------------------------------------------------------------------------------------------------
+
+FLAGS = ["--compute", "f32", "--kv-dtype", "f32", "--max-seqs", 6, "--max-batched-tokens", 48, "--block-size", 8]
+
+
+def ask(s, i, **more):
+    shared = [3 + (7 * k) % 300 for k in range(40)]
+    prompt = shared[: 9 * (i % 5)] + [5 + (31 * i + 11 * k) % 300 for k in range(1 + 13 * i % 60)]
+    body = {"prompt": prompt, "max_tokens": 4 + i % 9, "ignore_eos": True, "temperature": 0, "return_token_ids": True, **more}
+    return [c["token_ids"] for c in s.ok("/v1/completions", body, timeout=120)["choices"]]
+
+
+def answers(s, asks):
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        return list(pool.map(lambda a: ask(s, a[0], **a[1]), asks))
+
+
+ASKS = [(i, {"n": 3, "temperature": 0.8, "seed": i} if i % 4 == 1 else {"logprobs": 2} if i % 4 == 2 else {}) for i in range(24)]
+
+
+def test_server():
+    """Continuous batching, prefix caching, answers forked from one prompt: what the cpu backend answers, in programs that
+    were all compiled before the first request."""
+    with server.Server(*FLAGS, tokenizer=False) as s:
+        want = answers(s, ASKS)
+    with server.Server(*FLAGS, *backend(), tokenizer=False, env={"SYSTOLE_HOME": HOME}, patience=240) as s:
+        assert answers(s, ASKS) == want
+        m = s.idle()
+        page = s.get("/metrics").body.decode()
+    assert m["systole_compiles_total"] == 0, m
+    assert m["vllm:prefix_cache_hits_total"] > 0, m
+    steps = {tuple(map(int, x[:3])): int(x[3]) for x in
+             re.findall(r'systole_bucket_steps_total\{.*tokens="(\d+)",sequences="(\d+)",blocks="(\d+)"\} (\d+)', page)}
+    assert sum(steps.values()) == m["systole_steps_total"], (steps, m["systole_steps_total"])
+    assert sum(n > 0 for n in steps.values()) >= 4, steps
+    assert "systole_bucket_padding_tokens_total" in page
+
+
+def test_swap():
+    """Blocks of sequences that make room go to the host and come back."""
+    flags = ["--max-seqs", 16, "--kv-memory", "1M", "--swap-memory", "8M"]
+    asks = [(i, {"max_tokens": 110}) for i in range(16)]
+    with server.Server(*FLAGS, *flags, tokenizer=False) as s:
+        want = answers(s, asks)
+    with server.Server(*FLAGS, *flags, *backend(), tokenizer=False, env={"SYSTOLE_HOME": HOME}, patience=240) as s:
+        assert answers(s, asks) == want
+        m = {k: v for k, v in s.idle().items() if k.startswith("systole_") and "bucket" not in k}
+    assert m["systole_preemptions_total.swap"] > 0 and m["systole_compiles_total"] == 0, m
+
+
+if __name__ == "__main__":
+    lib.main(dict(globals()))
