@@ -26,7 +26,8 @@ struct work {
     _Alignas(64) tile key[KEY_MAX / SY_TILE_K][PANELS];
     _Alignas(64) tile value[VALUE_MAX / SY_TILE][STEPS];
     _Alignas(64) uint16_t weight[SY_ROW_TILE][SY_KEY_TILE];
-    _Alignas(64) uint16_t q[SY_ROW_TILE * KEY_MAX]; /* [row][d_pad] */
+    _Alignas(64) uint16_t q[SY_ROW_TILE * KEY_MAX];             /* [row][d_pad] */
+    uint16_t gathered[PANELS][SY_TILE * (KEY_MAX + VALUE_MAX)]; /* panels of blocks that are no multiple of one */
 };
 
 /* One operand of a product: tiles `step` bytes apart along k. */
@@ -134,16 +135,35 @@ static bool pack_values(struct work *w, const struct panels *at, int32_t lo, int
     return bad != 0;
 }
 
-static struct panels locate(const struct sy_attend *a, int32_t t, struct sy_span keys)
+/* Positions [lo, hi) of the panel at j as one block of SY_TILE of them would hold them. */
+static const unsigned char *gather(struct work *w, uint16_t *to, int32_t j, int32_t lo, int32_t hi)
 {
+    const struct sy_attend *a = w->s.a;
+    const struct sy_kv_dim *kv = a->kv;
+    memset(to, 0, sizeof w->gathered[0]);
+    for (int32_t i = lo > j ? lo : j; i < hi && i < j + SY_TILE; i++) {
+        int32_t off = i % kv->block_len, width;
+        const unsigned char *head = sy_kv_block(a, i) + sy_kv_head(kv, a->kv_head) * 2;
+        const unsigned char *key = head + sy_kv_key(kv, off, &width) * 2;
+        for (int32_t d = 0; d < kv->d_key; d++) memcpy(to + d * SY_TILE + i - j, key + (int64_t)d * width * 2, 2);
+        memcpy(to + SY_TILE * kv->d_key + (int64_t)(i - j) * kv->d_val,
+               head + ((int64_t)kv->block_len * kv->d_key + (int64_t)off * kv->d_val) * 2, (size_t)kv->d_val * 2);
+    }
+    return (const unsigned char *)to;
+}
+
+static struct panels locate(struct work *w, int32_t t, struct sy_span keys)
+{
+    const struct sy_attend *a = w->s.a;
     struct panels at = {0};
     for (int32_t i = 0; i < PANELS; i++) {
         int32_t j = t + i * SY_TILE, next = j + SY_KEY_TILE;
-        int64_t values;
+        int64_t values = (int64_t)SY_TILE * a->kv->d_key * 2;
         if (j + SY_TILE <= keys.lo || j >= keys.hi) continue;
-        at.key[i] = panel_of(a, j, &values);
+        bool whole = a->kv->block_len % SY_TILE == 0;
+        at.key[i] = whole ? panel_of(a, j, &values) : gather(w, w->gathered[i], j, keys.lo, keys.hi);
         at.value[i] = at.key[i] + values;
-        at.next[i] = next < a->pos0 + a->n_q ? panel_of(a, next, &values) : at.value[i];
+        at.next[i] = whole && next < a->pos0 + a->n_q ? panel_of(a, next, &values) : at.value[i];
     }
     return at;
 }
@@ -224,8 +244,7 @@ static void prepare(struct work *w, int32_t row0)
 static bool part_bf16(const struct sy_attend *a)
 {
     const struct sy_kv_dim *kv = a->kv;
-    if (kv->block_len % SY_TILE || kv->d_key % 2 || kv->d_val % ROWS || kv->d_key > KEY_MAX || kv->d_val > VALUE_MAX)
-        return false;
+    if (kv->d_key % 2 || kv->d_val % ROWS || kv->d_key > KEY_MAX || kv->d_val > VALUE_MAX) return false;
     struct work w;
     w.tiles = (struct sy_tiles){{0, 0}};
     w.d_pad = (kv->d_key + SY_TILE_K - 1) / SY_TILE_K * SY_TILE_K;
@@ -235,7 +254,7 @@ static bool part_bf16(const struct sy_attend *a)
         prepare(&w, row0);
         for (int32_t t = seen.lo / SY_KEY_TILE * SY_KEY_TILE; t < seen.hi; t += SY_KEY_TILE) {
             struct sy_span keys = sy_span_cut(seen, t, t + SY_KEY_TILE);
-            struct panels at = locate(a, t, keys);
+            struct panels at = locate(&w, t, keys);
             pack_keys(&w, &at);
             scores(&w, &at, t, keys);
             rows_soften(&w.s, t, keys);
