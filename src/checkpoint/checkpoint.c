@@ -135,6 +135,7 @@ sy_status sy_checkpoint_check_extra(const struct sy_checkpoint *c, const bool *u
 
 static sy_status finish(struct sy_checkpoint *c, sy_status st, struct sy_checkpoint **out, struct sy_err *err)
 {
+    if (st == SY_OK) st = sy_stacked_split(c, err);
     if (st == SY_OK) st = index_names(c, err);
     if (st) {
         sy_checkpoint_free(c);
@@ -191,6 +192,17 @@ const char *sy_checkpoint_chat_template(const struct sy_checkpoint *c, size_t *n
 {
     *n = c->n_chat_template;
     return c->chat_template;
+}
+
+const unsigned char *sy_tensor_row_at(const struct sy_tensor *t, int64_t r, void *scratch)
+{
+    int64_t n = t->dim[t->n_dim > 0 ? t->n_dim - 1 : 0], size = t->format->block_bytes;
+    if (t->n_dim > 1) r = sy_tensor_row(t, r);
+    const unsigned char *at = t->data + r * (t->row_bytes ? t->row_bytes : sy_quant_row_bytes(t->format, n));
+    if (!t->col_bytes) return at;
+    unsigned char *to = scratch;
+    for (int64_t i = 0; i < n; i++) memcpy(to + i * size, at + i * t->col_bytes, (size_t)size);
+    return to;
 }
 
 size_t sy_checkpoint_count(const struct sy_checkpoint *c) { return c->n_tensor; }

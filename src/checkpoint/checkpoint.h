@@ -31,6 +31,9 @@ struct sy_tensor {
      * Of a bias (n_dim 1) the elements are the rows. */
     int32_t head_rows;
     bool norm_plus_one; /* the (1+w) offset of Gemma-like norms is already added in the file */
+    /* A part of a stored tensor, where it lies: bytes from row to row and from element to element. 0: rows follow
+     * each other, elements too; col_bytes only of formats of one element a block. */
+    int64_t row_bytes, col_bytes;
 };
 /* Stored row of logical row r: identity, or the undone q/k permutation. */
 static inline int64_t sy_tensor_row(const struct sy_tensor *t, int64_t r)
@@ -39,6 +42,10 @@ static inline int64_t sy_tensor_row(const struct sy_tensor *t, int64_t r)
     int64_t h = r / t->head_rows, i = r % t->head_rows, half = t->head_rows / 2;
     return h * t->head_rows + (i < half ? 2 * i : 2 * (i - half) + 1);
 }
+
+/* Logical row r in the format's own bytes, in the file or gathered in scratch (a row's bytes; NULL allowed when
+ * col_bytes is 0). A tensor of one dimension is row 0, its elements in stored order. */
+const unsigned char *sy_tensor_row_at(const struct sy_tensor *, int64_t r, void *scratch);
 
 /* path: a GGUF file (of several shards the first), or a folder. */
 SY_CHECK sy_status sy_checkpoint_open(const struct sy_env *, const char *path, struct sy_checkpoint **out,

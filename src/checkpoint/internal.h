@@ -150,6 +150,15 @@ const struct sy_gguf_arch *sy_gguf_arch_find(const struct sy_text *name); /* NUL
 void sy_gguf_arch_list(char *text, size_t n);                             /* "gemma2, gemma3, ...", for messages */
 /* Adds every raw tensor to the checkpoint under its Hugging Face name; ones without a rule keep their own. */
 sy_status sy_names_map(struct sy_checkpoint *, const struct sy_gguf *, const struct sy_gguf_dims *, struct sy_err *);
+/* ---- stacked.c ------------------------------------------------------------------------------------------ */
+
+/* Replaces every tensor that holds the matrices (or biases) of all experts of a layer by one for each of them, under
+ * the names that models with one tensor per expert have: "experts.gate_up_proj" becomes "experts.0.gate_proj.weight",
+ * "experts.0.up_proj.weight", ... Nothing is copied. */
+sy_status sy_stacked_split(struct sy_checkpoint *, struct sy_err *);
+
+/* ---- names.c: composite models --------------------------------------------------------------------------- */
+
 /* The name of the text model's tensor inside a composite model; name itself otherwise. */
 const char *sy_names_text(struct sy_checkpoint *, const char *name);
 /* Whether a tensor that nobody asked for is known not to be needed. */

@@ -1,12 +1,20 @@
 /* What each op costs: the rules the simulator, the roofline of a benchmark and inspect share. */
 #include "graph/graph.h"
 
+#include <math.h>
+
 static double min2(double a, double b) { return a < b ? a : b; }
 
 static double weight_bytes(const struct sy_load *l, const struct sy_node *w)
 {
     double each = l->weight_bytes ? l->weight_bytes(l->weight_ctx, w) : 2;
     return each * (double)w->dim[0] * (double)w->dim[1];
+}
+
+/* The share of the experts that some row chooses, were each row's choice even and independent. */
+static double coverage(const struct sy_moe_dim *d, double rows)
+{
+    return 1 - pow(1 - (double)d->n_used / d->n_expert, rows);
 }
 
 struct sy_cost sy_node_cost(const struct sy_graph *g, uint32_t id, const struct sy_load *l)
@@ -44,6 +52,17 @@ struct sy_cost sy_node_cost(const struct sy_graph *g, uint32_t id, const struct 
     case SY_OP_ADD:
     case SY_OP_MUL: return (struct sy_cost){.flops = elems, .b_act = 3 * f32 * elems};
     case SY_OP_SCALE: return (struct sy_cost){.flops = elems, .b_act = 2 * f32 * elems};
+    case SY_OP_ROUTE:
+        return (struct sy_cost){.flops = 10 * rows * (double)in0->dim[1],
+                                .b_act = f32 * (elems + rows * (double)in0->dim[1])};
+    case SY_OP_EXPERTS: {
+        const struct sy_moe_dim *d = &n->attr.moe;
+        double pairs = rows * d->n_used, wide = (d->gated ? 3.0 : 2.0) * d->d_ff, d_model = (double)n->dim[1];
+        double bytes = weight_bytes(l, &node[n->in[2].id]) + weight_bytes(l, &node[n->in[3].id]);
+        return (struct sy_cost){.flops = 2 * pairs * wide * d_model + 10 * pairs * d->d_ff,
+                                .b_weight = bytes * coverage(d, rows),
+                                .b_act = f32 * (elems + pairs * (2 * d_model + 2 * wide))};
+    }
     case SY_OP_ROWS: return (struct sy_cost){.b_act = 2 * f32 * elems};
     case SY_OP_SAMPLE:
         return (struct sy_cost){.flops = rows * (double)in0->dim[1], .b_act = f32 * rows * (double)in0->dim[1]};

@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct sy_graph {
@@ -127,31 +128,66 @@ static sy_val weight(struct sy_graph *g, const char *fmt, int layer, int64_t row
 
 sy_val sy_weight(struct sy_graph *g, enum sy_split split, const char *name, int layer, int64_t rows, int64_t cols)
 {
-    return weight(g, name, layer, rows, cols, (union sy_attr){.weight = {split, false}});
+    return weight(g, name, layer, rows, cols, (union sy_attr){.weight = {.split = split}});
+}
+
+sy_val sy_weight_exact(struct sy_graph *g, const char *name, int layer, int64_t rows, int64_t cols)
+{
+    return weight(g, name, layer, rows, cols, (union sy_attr){.weight = {.split = SY_WHOLE, .exact = true}});
+}
+
+sy_val sy_weight_experts(struct sy_graph *g, const char *name, int layer, int32_t n_expert, int64_t rows,
+                         int64_t cols)
+{
+    char all[256];
+    const char *mark = strchr(name, '#');
+    sy_assert(mark); /* a model file's own words */
+    snprintf(all, sizeof all, "%.*s{0..%d}%s", (int)(mark - name), name, n_expert - 1, mark + 1);
+    union sy_attr attr = {.weight = {.split = SY_BY_EXPERT}};
+    if (cols == 0) return weight(g, all, layer, 1, n_expert * rows, attr);
+    return weight(g, all, layer, n_expert * rows, cols, attr);
 }
 
 sy_val sy_norm_weight(struct sy_graph *g, const char *name, int layer, int64_t d, bool plus_one)
 {
-    return weight(g, name, layer, 1, d, (union sy_attr){.weight = {SY_WHOLE, plus_one}});
+    return weight(g, name, layer, 1, d, (union sy_attr){.weight = {.split = SY_WHOLE, .plus_one = plus_one}});
 }
 
-bool sy_weight_part(const char *name, int i, char *buf, size_t n_buf)
+/* Part i of a name with one list {a,b,c} or none. *n_part: how many there are. */
+static bool list_part(const char *name, int i, char *buf, size_t n_buf, int *n_part)
 {
     const char *open = strchr(name, '{'), *close = open ? strchr(open, '}') : NULL;
+    *n_part = 1;
     if (!close) {
         snprintf(buf, n_buf, "%s", name);
         return i == 0;
     }
-    const char *part = open + 1;
-    for (; i > 0; i--) {
-        while (part < close && *part != ',') part++;
-        if (part == close) return false;
-        part++;
+    const char *part = NULL, *end = NULL, *from = open + 1;
+    for (const char *p = from; p <= close; p++) {
+        if (*p != ',' && p != close) continue;
+        if (i-- == 0) {
+            part = from;
+            end = p;
+        }
+        from = p + 1;
+        *n_part += p != close;
     }
-    const char *end = part;
-    while (end < close && *end != ',') end++;
+    if (!part) return false;
     snprintf(buf, n_buf, "%.*s%.*s%s", (int)(open - name), name, (int)(end - part), part, close + 1);
     return true;
+}
+
+bool sy_weight_part(const char *name, int i, char *buf, size_t n_buf)
+{
+    const char *range = strstr(name, "{0.."), *close = range ? strchr(range, '}') : NULL;
+    int n_part;
+    if (!close) return list_part(name, i, buf, n_buf, &n_part);
+    char one[300];
+    int last_expert = atoi(range + 4);
+    (void)list_part(close + 1, 0, one, sizeof one, &n_part);
+    if (i / n_part > last_expert) return false;
+    snprintf(one, sizeof one, "%.*s%d%s", (int)(range - name), name, i / n_part, close + 1);
+    return list_part(one, i % n_part, buf, n_buf, &n_part);
 }
 
 sy_val sy_state(struct sy_graph *g, struct sy_state_spec spec)
@@ -178,12 +214,13 @@ static sy_val unary(struct sy_graph *g, enum sy_op op, sy_val x, union sy_attr a
     return last(g, n);
 }
 
-/* Elementwise over equal shapes; b may be one row for all. */
+/* Elementwise over equal shapes; b may be one row for all, and of MUL one column. */
 static sy_val binary(struct sy_graph *g, enum sy_op op, sy_val a, sy_val b, union sy_attr attr)
 {
     const struct sy_node *x = use(g, a, sy_op_name(op)), *y = use(g, b, sy_op_name(op));
     if (!x || !y) return SY_NONE;
-    if (x->dim[1] != y->dim[1] || (x->dim[0] != y->dim[0] && y->dim[0] != 1)) {
+    bool column = op == SY_OP_MUL && y->dim[1] == 1 && y->op != SY_OP_WEIGHT;
+    if ((x->dim[1] != y->dim[1] && !column) || (x->dim[0] != y->dim[0] && (column || y->dim[0] != 1))) {
         sy_graph_refuse(g, SY_ESHAPE, "%s: [%lld, %lld] with [%lld, %lld]", sy_op_name(op), (long long)x->dim[0],
                         (long long)x->dim[1], (long long)y->dim[0], (long long)y->dim[1]);
         return SY_NONE;
@@ -324,6 +361,64 @@ sy_val sy_attend(struct sy_graph *g, sy_val q, sy_val k, sy_val v, sy_val kv, st
         n->in[2] = v;
         n->in[3] = kv;
         n->attr.attn = d;
+    }
+    return last(g, n);
+}
+
+/* A vector operand of n elements, or none. */
+static bool vector_fits(struct sy_graph *g, sy_val v, int64_t n)
+{
+    if (!v.id) return true;
+    const struct sy_node *a = use(g, v, "a vector");
+    return a && a->dim[0] == 1 && a->dim[1] == n;
+}
+
+sy_val sy_route(struct sy_graph *g, sy_val logits, sy_val bias, sy_val gain, struct sy_route_dim d)
+{
+    const struct sy_node *a = use(g, logits, "ROUTE");
+    if (!a) return SY_NONE;
+    int32_t per_group = d.n_group > 1 ? d.n_expert / d.n_group : d.n_expert;
+    bool ok = d.n_expert > 0 && d.n_expert <= SY_EXPERTS_MAX && a->dim[1] == d.n_expert && d.n_used > 0 &&
+              vector_fits(g, bias, d.n_expert) && vector_fits(g, gain, d.n_expert);
+    if (d.n_group > 1)
+        ok = ok && d.n_expert % d.n_group == 0 && per_group >= 2 && d.n_group_used > 0 &&
+             d.n_group_used <= d.n_group && d.n_used <= per_group * d.n_group_used;
+    if (!ok || d.n_used > d.n_expert) {
+        sy_graph_refuse(g, SY_ESHAPE, "ROUTE to %d of %d experts in %d of %d groups on %lld columns", d.n_used,
+                        d.n_expert, d.n_group_used, d.n_group, (long long)a->dim[1]);
+        return SY_NONE;
+    }
+    int64_t rows = a->dim[0];
+    struct sy_node *n = push(g, SY_OP_ROUTE, rows, 2 * (int64_t)d.n_used);
+    if (n) {
+        n->in[0] = logits;
+        n->in[1] = bias;
+        n->in[2] = gain;
+        n->attr.route = d;
+    }
+    return last(g, n);
+}
+
+sy_val sy_experts(struct sy_graph *g, sy_val x, sy_val route, struct sy_expert_weights w, struct sy_moe_dim d)
+{
+    const struct sy_node *a = use(g, x, "EXPERTS"), *r = use(g, route, "EXPERTS");
+    const struct sy_node *in = use(g, w.w_in, "EXPERTS"), *out = use(g, w.w_out, "EXPERTS");
+    if (!a || !r || !in || !out) return SY_NONE;
+    int64_t n_in = (int64_t)(d.gated ? 2 : 1) * d.d_ff, d_model = a->dim[1];
+    bool ok = r->op == SY_OP_ROUTE && r->attr.route.n_expert == d.n_expert && r->attr.route.n_used == d.n_used &&
+              a->dim[0] == r->dim[0] && in->dim[0] == d.n_expert * n_in && in->dim[1] == d_model &&
+              out->dim[0] == d.n_expert * d_model && out->dim[1] == d.d_ff &&
+              vector_fits(g, w.bias_in, d.n_expert * n_in) && vector_fits(g, w.bias_out, d.n_expert * d_model);
+    if (!ok) {
+        sy_graph_refuse(g, SY_ESHAPE, "EXPERTS: %d of %d experts of %d on [%lld, %lld]", d.n_used, d.n_expert, d.d_ff,
+                        (long long)a->dim[0], (long long)d_model);
+        return SY_NONE;
+    }
+    struct sy_node *n = push(g, SY_OP_EXPERTS, a->dim[0], d_model);
+    if (n) {
+        const sy_val operand[] = {x, route, w.w_in, w.w_out, w.bias_in, w.bias_out};
+        memcpy(n->in, operand, sizeof operand);
+        n->attr.moe = d;
     }
     return last(g, n);
 }

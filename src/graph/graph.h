@@ -26,12 +26,14 @@ typedef struct {
     X(ACT, "elementwise function")                                                                                   \
     X(GLU, "act(a) * b")                                                                                             \
     X(ADD, "a + b")                                                                                                  \
-    X(MUL, "a * b")                                                                                                  \
+    X(MUL, "a * b, b alike or one row or one column")                                                                \
     X(SCALE, "x * constant")                                                                                         \
     X(SOFTCAP, "c tanh(x / c)")                                                                                      \
     X(PART, "columns [lo, hi)")                                                                                      \
     X(ROWS, "the rows that OUT names")                                                                               \
     X(ATTEND, "paged ragged causal attention; writes k and v to its state first")                                    \
+    X(ROUTE, "chooses experts: [ids | weights] of the n_used best by score")                                         \
+    X(EXPERTS, "weighted sum of the chosen experts' feed-forward networks")                                          \
     X(SAMPLE, "the most likely token of each row of logits")
 enum sy_op {
 #define X(name, doc) SY_OP_##name,
@@ -43,7 +45,8 @@ const char *sy_op_name(enum sy_op);
 
 enum sy_dtype { SY_F32, SY_BF16, SY_I32 };                     /* compute types; storage formats stay in quant/ */
 enum sy_split { SY_WHOLE, SY_BY_OUT, SY_BY_IN, SY_BY_EXPERT }; /* how ranks share a weight */
-enum sy_fn { SY_SILU, SY_GELU, SY_GELU_TANH, SY_SIGMOID };
+/* quick: x sigmoid(1.702 x); relu2: max(x, 0)^2 */
+enum sy_fn { SY_SILU, SY_GELU, SY_GELU_TANH, SY_SIGMOID, SY_GELU_QUICK, SY_RELU2, SY_TANH };
 
 struct sy_attn_dim {
     int32_t n_head, n_kv, d_key, d_val;
@@ -58,6 +61,31 @@ struct sy_rope_dim {
     float mscale;
     const float *inv_freq; /* [d_rot/2], in the arena of the model's hyper-parameters */
 };
+/* act(min(gate, limit)) * (clamp(up, -limit, limit) + up_add); limit 0: no bounds. */
+struct sy_glu_dim {
+    enum sy_fn fn;
+    float limit, up_add;
+};
+/* From router logits [rows, n_expert] to [rows, 2 n_used]: first the ids of the chosen experts (whole numbers), best
+ * first, then their weights. Ties: the lower id. A score is a function of the logits; the choice goes by score +
+ * bias, the weight is the score alone (DeepSeek-V3, arXiv:2412.19437, section 2.1.2). Groups: experts in n_group
+ * equal runs, of which the n_group_used with the largest sum of their two best scores (+ bias) take part. Softmax
+ * over the chosen logits is SY_SCORE_LOGIT with SY_WEIGHT_SOFTMAX. */
+enum sy_score { SY_SCORE_SOFTMAX, SY_SCORE_SIGMOID, SY_SCORE_LOGIT, SY_SCORE_SQRT_SOFTPLUS };
+enum sy_weighting { SY_WEIGHT_SCORE, SY_WEIGHT_NORMED, SY_WEIGHT_SOFTMAX };
+enum { SY_EXPERTS_MAX = 4096 };
+struct sy_route_dim {
+    int32_t n_expert, n_used, n_group, n_group_used; /* groups 0 or 1: none */
+    enum sy_score score;
+    enum sy_weighting weighting; /* the score; score / (sum of the chosen + eps); softmax of the chosen scores */
+    float eps, scale;            /* all weights are multiplied by scale, last */
+};
+struct sy_moe_dim {
+    int32_t n_expert, n_used, d_ff;
+    bool gated;            /* down(act(gate x) * up x), else down(act(up x)) */
+    bool weigh_input;      /* the weight multiplies x, not the result (Llama 4) */
+    struct sy_glu_dim glu; /* not gated: fn alone counts */
+};
 union sy_attr {
     struct sy_attn_dim attn;
     struct sy_state_spec state;
@@ -68,7 +96,11 @@ union sy_attr {
     struct {
         enum sy_split split;
         bool plus_one; /* a norm's stored w means 1 + w */
+        bool exact;    /* computed in f32 whatever the compute mode: a router's matrix */
     } weight;
+    struct sy_route_dim route;
+    struct sy_moe_dim moe;
+    struct sy_glu_dim glu;
     float eps, c;
     enum sy_fn fn;
     enum sy_field field;
@@ -78,7 +110,7 @@ struct sy_node {
     enum sy_dtype dtype;
     int32_t layer; /* -1: outside the layers */
     int64_t dim[2];
-    sy_val in[4];
+    sy_val in[6];
     const char *name; /* weights only; in the graph's arena */
     union sy_attr attr;
 };
@@ -110,10 +142,16 @@ struct sy_cost sy_node_cost(const struct sy_graph *, uint32_t node, const struct
 struct sy_cost sy_graph_cost(const struct sy_graph *, const struct sy_load *);
 
 /* Sources. The manifest (weights to load, state to allocate) is read back from these nodes; there is no second table
- * to keep in step. In name %d is the layer; {a,b,c} joins the rows of several tensors, in that order ("{q,k,v}_proj":
- * the checkpoint's reader never sees the joined name, see sy_weight_part()). A vector is [1, d]. */
+ * to keep in step. In name %d is the layer; {a,b,c} joins the rows of several tensors, in that order
+ * ("{q,k,v}_proj"), and {0..n}, which stands before such a list, those of experts 0 to n; the checkpoint's reader
+ * never sees the joined name, see sy_weight_part(). A vector is [1, d]. */
 sy_val sy_input(struct sy_graph *, enum sy_field);
 sy_val sy_weight(struct sy_graph *, enum sy_split, const char *name, int layer, int64_t rows, int64_t cols);
+/* A matrix whose products are computed in f32 whatever the compute mode. */
+sy_val sy_weight_exact(struct sy_graph *, const char *name, int layer, int64_t rows, int64_t cols);
+/* '#' in name stands for the expert's number; rows: of one expert. cols 0: a vector [1, n_expert * rows]. */
+sy_val sy_weight_experts(struct sy_graph *, const char *name, int layer, int32_t n_expert, int64_t rows,
+                         int64_t cols);
 sy_val sy_norm_weight(struct sy_graph *, const char *name, int layer, int64_t d, bool plus_one);
 sy_val sy_state(struct sy_graph *, struct sy_state_spec);
 /* i-th tensor name of a joined name, written to buf; false when there are no more. */
@@ -134,4 +172,12 @@ sy_val sy_softcap(struct sy_graph *, sy_val x, float c);
 sy_val sy_part(struct sy_graph *, sy_val x, int32_t lo, int32_t hi);
 sy_val sy_rows(struct sy_graph *, sy_val x);
 sy_val sy_attend(struct sy_graph *, sy_val q, sy_val k, sy_val v, sy_val kv, struct sy_attn_dim);
+/* bias, gain: vectors [1, n_expert] or SY_NONE; gain multiplies the weights, after everything else. */
+sy_val sy_route(struct sy_graph *, sy_val logits, sy_val bias, sy_val gain, struct sy_route_dim);
+/* w_in: n_expert times [gate d_ff | up d_ff] rows (up alone unless gated), w_out: n_expert times d_model rows, both
+ * of sy_weight_experts(); biases alike or SY_NONE. The results of a row's experts are added in the order of ROUTE. */
+struct sy_expert_weights {
+    sy_val w_in, w_out, bias_in, bias_out;
+};
+sy_val sy_experts(struct sy_graph *, sy_val x, sy_val route, struct sy_expert_weights, struct sy_moe_dim);
 sy_val sy_sample(struct sy_graph *, sy_val logits);

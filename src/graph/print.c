@@ -2,8 +2,24 @@
 
 static const char *fn_name(enum sy_fn f)
 {
-    static const char *const names[] = {"silu", "gelu", "gelu_tanh", "sigmoid"};
+    static const char *const names[] = {"silu", "gelu", "gelu_tanh", "sigmoid", "gelu_quick", "relu2", "tanh"};
     return (unsigned)f < SY_COUNT(names) ? names[f] : "?";
+}
+
+static void print_route(const struct sy_route_dim *d, struct sy_buf *b)
+{
+    static const char *const score[] = {"softmax", "sigmoid", "logit", "sqrt_softplus"};
+    static const char *const weighting[] = {"", " normed", " then softmax"};
+    sy_buf_printf(b, " %d of %d experts by %s%s", d->n_used, d->n_expert, score[d->score], weighting[d->weighting]);
+    if (d->n_group > 1) sy_buf_printf(b, " in %d of %d groups", d->n_group_used, d->n_group);
+    if (d->scale != 1) sy_buf_printf(b, " times %g", (double)d->scale);
+}
+
+static void print_glu(const struct sy_glu_dim *d, struct sy_buf *b)
+{
+    sy_buf_printf(b, " %s", fn_name(d->fn));
+    if (d->limit > 0) sy_buf_printf(b, " within %g", (double)d->limit);
+    if (d->up_add != 0) sy_buf_printf(b, " up + %g", (double)d->up_add);
 }
 
 static void print_attr(const struct sy_node *n, struct sy_buf *b)
@@ -31,6 +47,13 @@ static void print_attr(const struct sy_node *n, struct sy_buf *b)
         sy_buf_printf(b, " %d/%d heads of %d/%d scale %g", a->n_head, a->n_kv, a->d_key, a->d_val, (double)a->scale);
         if (a->window) sy_buf_printf(b, " window %d", a->window);
         if (a->softcap > 0) sy_buf_printf(b, " softcap %g", (double)a->softcap);
+        break;
+    case SY_OP_ROUTE: print_route(&n->attr.route, b); break;
+    case SY_OP_EXPERTS:
+        sy_buf_printf(b, " %d of %d experts of %d", n->attr.moe.n_used, n->attr.moe.n_expert, n->attr.moe.d_ff);
+        print_glu(&n->attr.moe.glu, b);
+        if (!n->attr.moe.gated) sy_buf_printf(b, " ungated");
+        if (n->attr.moe.weigh_input) sy_buf_printf(b, " weighing input");
         break;
     case SY_OP_EMBED:
     case SY_OP_LINEAR:

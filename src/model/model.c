@@ -177,18 +177,34 @@ sy_status sy_rope_plain(struct sy_arena *a, struct sy_jread *r, int32_t d_head, 
     return r->st;
 }
 
-sy_status sy_rope_open(struct sy_arena *a, struct sy_jread *r, int32_t d_head, struct sy_rope_dim *out)
+/* The keys of one kind of layer, of all, or NULL: the older dialect, beside the other keys. */
+static const struct sy_json *rope_parameters(const struct sy_jread *r, const char *kind)
 {
-    /* Two dialects: rope_theta + rope_scaling beside the other keys, or all of it inside rope_parameters. */
-    const struct sy_json *params = sy_json_get(r->obj, "rope_parameters");
-    struct sy_jread top = *r;
-    if (sy_json_is_object(params)) top.obj = params;
-    double theta = sy_jread_num_or(&top, "rope_theta", sy_jread_num_or(r, "rope_theta", 10000, 1, 1e12), 1, 1e12);
-    int32_t n_ctx = (int32_t)sy_jread_int_or(r, "max_position_embeddings", 2048, 1, 1 << 30);
-    if (!r->st) r->st = top.st;
-    if (sy_rope_plain(a, r, d_head, theta, out)) return r->st;
+    const struct sy_json *all = sy_json_get(r->obj, "rope_parameters"), *mine = kind ? sy_json_get(all, kind) : NULL;
+    return sy_json_is_object(mine) ? mine : sy_json_is_object(all) ? all : NULL;
+}
 
-    const struct sy_json *scaling = sy_json_is_object(params) ? params : sy_json_get(r->obj, "rope_scaling");
+double sy_rope_theta(struct sy_jread *r, const char *kind)
+{
+    struct sy_jread top = *r;
+    const struct sy_json *params = rope_parameters(r, kind);
+    if (params) top.obj = params;
+    double theta = sy_jread_num_or(&top, "rope_theta", sy_jread_num_or(r, "rope_theta", 10000, 1, 1e12), 1, 1e12);
+    if (!r->st) r->st = top.st;
+    return theta;
+}
+
+sy_status sy_rope_open_kind(struct sy_arena *a, struct sy_jread *r, const char *kind, int32_t d_head,
+                            struct sy_rope_dim *out)
+{
+    double theta = sy_rope_theta(r, kind);
+    int32_t n_ctx = (int32_t)sy_jread_int_or(r, "max_position_embeddings", 2048, 1, 1 << 30);
+    const struct sy_json *params = rope_parameters(r, kind);
+    struct sy_jread top = *r;
+    if (sy_json_get(params, "partial_rotary_factor")) top.obj = params;
+    if (sy_rope_plain(a, &top, d_head, theta, out)) return r->st = top.st;
+
+    const struct sy_json *scaling = params ? params : sy_json_get(r->obj, "rope_scaling");
     if (!sy_json_is_object(scaling)) return r->st;
     struct sy_jread s = {.obj = scaling, .where = r->where, .err = r->err};
     const char *type = sy_jread_text_or(&s, "rope_type", sy_jread_text_or(&s, "type", "default"));
@@ -208,24 +224,35 @@ sy_status sy_rope_open(struct sy_arena *a, struct sy_jread *r, int32_t d_head, s
     return r->st = s.st;
 }
 
+sy_status sy_rope_open(struct sy_arena *a, struct sy_jread *r, int32_t d_head, struct sy_rope_dim *out)
+{
+    return sy_rope_open_kind(a, r, NULL, d_head, out);
+}
+
 /* ---- blocks that most decoders share ----------------------------------------------------------------------------
  */
+
+sy_val sy_build_norm(struct sy_graph *g, const struct sy_decoder *d, const char *name, int l, sy_val x)
+{
+    return sy_norm(g, x, sy_norm_weight(g, name, l, d->d_model, false), d->eps);
+}
 
 sy_val sy_build_attention(struct sy_graph *g, const struct sy_decoder *d, int l, sy_val x,
                           const struct sy_block_opt *o)
 {
     int32_t q_dim = d->n_head * d->d_head, kv_dim = d->n_kv * d->d_head, all = q_dim + 2 * kv_dim;
-    sy_val w = sy_weight(g, SY_BY_OUT, "model.layers.%d.self_attn.{q,k,v}_proj.weight", l, all, d->d_model);
+    const char *name =
+        o->fused ? "model.layers.%d.self_attn.qkv_proj.weight" : "model.layers.%d.self_attn.{q,k,v}_proj.weight";
+    sy_val w = sy_weight(g, SY_BY_OUT, name, l, all, d->d_model);
     sy_val b = o->bias ? sy_weight(g, SY_BY_OUT, "model.layers.%d.self_attn.{q,k,v}_proj.bias", l, 1, all) : SY_NONE;
     sy_val qkv = sy_linear(g, x, w, b);
     sy_val q = sy_part(g, qkv, 0, q_dim), k = sy_part(g, qkv, q_dim, q_dim + kv_dim);
     sy_val v = sy_part(g, qkv, q_dim + kv_dim, all);
-    if (o->qk_norm) {
-        q = sy_norm(g, q,
-                    sy_norm_weight(g, "model.layers.%d.self_attn.q_norm.weight", l, d->d_head, o->norm_plus_one),
+    if (o->qk_norm || o->qk_norm_wide) {
+        int32_t dq = o->qk_norm_wide ? q_dim : d->d_head, dk = o->qk_norm_wide ? kv_dim : d->d_head;
+        q = sy_norm(g, q, sy_norm_weight(g, "model.layers.%d.self_attn.q_norm.weight", l, dq, o->norm_plus_one),
                     d->eps);
-        k = sy_norm(g, k,
-                    sy_norm_weight(g, "model.layers.%d.self_attn.k_norm.weight", l, d->d_head, o->norm_plus_one),
+        k = sy_norm(g, k, sy_norm_weight(g, "model.layers.%d.self_attn.k_norm.weight", l, dk, o->norm_plus_one),
                     d->eps);
     }
     if (o->rope) {
@@ -261,18 +288,33 @@ sy_val sy_build_mlp(struct sy_graph *g, const struct sy_decoder *d, int l, sy_va
     return sy_linear(g, h, wd, bd);
 }
 
+sy_val sy_build_mlp_fused(struct sy_graph *g, const struct sy_decoder *d, int l, sy_val x, enum sy_fn fn)
+{
+    sy_val w =
+        sy_weight(g, SY_BY_OUT, "model.layers.%d.mlp.gate_up_proj.weight", l, 2 * (int64_t)d->d_ff, d->d_model);
+    sy_val both = sy_linear(g, x, w, SY_NONE);
+    sy_val h = sy_glu(g, sy_part(g, both, 0, d->d_ff), sy_part(g, both, d->d_ff, 2 * d->d_ff), fn);
+    return sy_linear(g, h, sy_weight(g, SY_BY_IN, "model.layers.%d.mlp.down_proj.weight", l, d->d_model, d->d_ff),
+                     SY_NONE);
+}
+
 sy_val sy_build_embed(struct sy_graph *g, const struct sy_decoder *d)
 {
     sy_val table = sy_weight(g, SY_WHOLE, "model.embed_tokens.weight", -1, d->n_vocab, d->d_model);
     return sy_embed(g, table, sy_input(g, SY_TOK));
 }
 
+sy_val sy_build_logits(struct sy_graph *g, const struct sy_decoder *d, sy_val x)
+{
+    const char *name = d->tied ? "model.embed_tokens.weight" : "lm_head.weight";
+    return sy_linear(g, x, sy_weight(g, SY_BY_OUT, name, -1, d->n_vocab, d->d_model), SY_NONE);
+}
+
 sy_val sy_build_head(struct sy_graph *g, const struct sy_decoder *d, sy_val x, bool norm_plus_one, float softcap)
 {
     x = sy_rows(g, x);
     x = sy_norm(g, x, sy_norm_weight(g, "model.norm.weight", -1, d->d_model, norm_plus_one), d->eps);
-    const char *name = d->tied ? "model.embed_tokens.weight" : "lm_head.weight";
-    sy_val logits = sy_linear(g, x, sy_weight(g, SY_BY_OUT, name, -1, d->n_vocab, d->d_model), SY_NONE);
+    sy_val logits = sy_build_logits(g, d, x);
     if (softcap > 0) logits = sy_softcap(g, logits, softcap);
     return sy_sample(g, logits);
 }

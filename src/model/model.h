@@ -43,8 +43,15 @@ struct sy_decoder {
 sy_status sy_decoder_open(struct sy_jread *, struct sy_decoder *, bool tied_default, struct sy_info *);
 /* Rope of the config's rope_theta and rope_scaling (or rope_parameters): default, linear, llama3, yarn, factors. */
 sy_status sy_rope_open(struct sy_arena *, struct sy_jread *, int32_t d_head, struct sy_rope_dim *out);
+/* Of layers of one kind: newer configs keep a set of rope keys for each ("full_attention", "sliding_attention");
+ * where there is but one, it is everybody's. */
+sy_status sy_rope_open_kind(struct sy_arena *, struct sy_jread *, const char *kind, int32_t d_head,
+                            struct sy_rope_dim *out);
 /* The same without scaling, for a given base. */
 sy_status sy_rope_plain(struct sy_arena *, struct sy_jread *, int32_t d_head, double theta, struct sy_rope_dim *out);
+double sy_rope_theta(struct sy_jread *, const char *kind); /* the base alone, of a kind as above */
+/* full[l]: layer l sees everything, by "layer_types", or every pattern-th ("sliding_window_pattern"). */
+sy_status sy_layers_open(struct sy_arena *, struct sy_jread *, int32_t n_layer, int32_t pattern, bool **full);
 /* "silu" and the like by the config's key; refuses others by name. */
 sy_status sy_fn_open(struct sy_jread *, const char *key, const char *otherwise, enum sy_fn *out);
 
@@ -53,15 +60,46 @@ struct sy_block_opt {               /* what differs between decoders that are ot
     int32_t window;
     float scale; /* of the attention scores */
     float softcap;
-    bool bias;     /* on q, k, v */
-    bool bias_out; /* on o */
-    bool qk_norm;  /* per head, before rope */
+    bool bias;         /* on q, k, v */
+    bool bias_out;     /* on o */
+    bool fused;        /* q, k, v in one tensor */
+    bool qk_norm;      /* per head, before rope */
+    bool qk_norm_wide; /* over all heads, before rope */
     bool norm_plus_one;
 };
+/* x normed by a tensor of d_model, with the decoder's eps. */
+sy_val sy_build_norm(struct sy_graph *, const struct sy_decoder *, const char *name, int l, sy_val x);
 /* Self-attention of layer l on the normed x: joined q, k, v, optional norms and rope, paged attention, o_proj. */
 sy_val sy_build_attention(struct sy_graph *, const struct sy_decoder *, int l, sy_val x, const struct sy_block_opt *);
 /* down(act(gate x) * up x) of layer l. */
 sy_val sy_build_mlp(struct sy_graph *, const struct sy_decoder *, int l, sy_val x, enum sy_fn, bool bias);
+/* The same with gate and up in one tensor. */
+sy_val sy_build_mlp_fused(struct sy_graph *, const struct sy_decoder *, int l, sy_val x, enum sy_fn);
+/* What mixtures of experts differ in. Names have %d for the layer and, of experts, # for the expert. */
+struct sy_moe_opt {
+    const char *router, *router_bias, *router_gain; /* tensor names; NULL: has none */
+    const char *choice_bias;                        /* added to scores for choosing only */
+    const char *experts_in, *experts_out;           /* with .weight; biases have .bias instead */
+    bool bias;                                      /* of the experts */
+    struct sy_route_dim route;
+    struct sy_moe_dim moe;
+};
+/* Number of experts and of chosen ones by these keys, their width by that key. */
+sy_status sy_moe_open(struct sy_jread *, const char *n_expert_key, const char *n_used_key, const char *d_ff_key,
+                      struct sy_moe_opt *);
+/* What DeepSeek-V3 and its like add: groups, normalised weights, their scale ("n_group", "topk_group",
+ * "norm_topk_prob", "routed_scaling_factor"). */
+sy_status sy_moe_open_sigmoid(struct sy_jread *, struct sy_moe_opt *);
+/* sparse[l]: layer l has experts, by "decoder_sparse_step" and "mlp_only_layers". */
+sy_status sy_sparse_layers_open(struct sy_arena *, struct sy_jread *, int32_t n_layer, bool **sparse);
+/* The routed experts on x, by a router that reads `routed` (mostly x). */
+sy_val sy_build_moe(struct sy_graph *, const struct sy_decoder *, int l, sy_val x, sy_val routed,
+                    const struct sy_moe_opt *);
+/* down(act(gate x) * up x) of width d_ff; stem: "model.layers.%d.mlp.shared_expert". */
+sy_val sy_build_ffn(struct sy_graph *, const struct sy_decoder *, int l, sy_val x, const char *stem, int32_t d_ff,
+                    enum sy_fn);
 sy_val sy_build_embed(struct sy_graph *, const struct sy_decoder *);
+/* Logits of rows that are normed already. */
+sy_val sy_build_logits(struct sy_graph *, const struct sy_decoder *, sy_val x);
 /* Final norm, the rows that are wanted, logits, the token. */
 sy_val sy_build_head(struct sy_graph *, const struct sy_decoder *, sy_val x, bool norm_plus_one, float softcap);

@@ -51,11 +51,21 @@ static unsigned uses_of(const struct sy_node *node, uint32_t n, uint32_t id)
     for (uint32_t i = 1; i < n; i++)
         for (size_t k = 0; k < SY_COUNT(node[i].in); k++) {
             if (node[i].in[k].id != id) continue;
-            if (node[i].op == SY_OP_LINEAR && k == 1) u |= USE_MATRIX;
+            bool matrix = (node[i].op == SY_OP_LINEAR && k == 1) || (node[i].op == SY_OP_EXPERTS && k >= 2 && k < 4);
+            if (matrix) u |= USE_MATRIX;
             else if (node[i].op == SY_OP_EMBED) u |= USE_TABLE;
             else u |= USE_VECTOR;
         }
     return u;
+}
+
+/* The part of WEIGHT node id that one token's step reads: of experts, the chosen ones. */
+static double share_of(const struct sy_node *node, uint32_t n, uint32_t id)
+{
+    for (uint32_t i = 1; i < n; i++)
+        if (node[i].op == SY_OP_EXPERTS && (node[i].in[2].id == id || node[i].in[3].id == id))
+            return (double)node[i].attr.moe.n_used / node[i].attr.moe.n_expert;
+    return 1;
 }
 
 struct loader {
@@ -93,7 +103,7 @@ static sy_status wrong_shape(struct loader *l, const struct sy_tensor *t, int64_
 }
 
 /* Segments of a matrix: one per part of its joined name. */
-static sy_status plan_matrix(struct loader *l, const struct sy_node *n, struct wentry *e)
+static sy_status plan_matrix(struct loader *l, const struct sy_node *n, struct wentry *e, double share)
 {
     char name[300];
     int n_part = 0;
@@ -107,17 +117,19 @@ static sy_status plan_matrix(struct loader *l, const struct sy_node *n, struct w
         const struct sy_tensor *t = find(l, name);
         if (!t) return l->err ? l->err->code : SY_EFORMAT;
         int64_t rest = n->dim[0] - col, want = i + 1 < n_part ? t->dim[0] : rest;
+        if (n->attr.weight.split == SY_BY_EXPERT) want = n->dim[0] / n_part;
         if (t->n_dim != 2 || t->dim[1] != n->dim[1] || t->dim[0] != want || t->dim[0] > rest)
             return wrong_shape(l, t, want, n->dim[1]);
         enum sy_layout layout;
-        sy_status st = sy_layout_choose(t->format, l->b->opt.compute, &l->b->kern, &layout, l->err);
+        enum sy_compute mode = n->attr.weight.exact ? SY_COMPUTE_F32 : l->b->opt.compute;
+        sy_status st = sy_layout_choose(t->format, mode, &l->b->kern, &layout, l->err);
         if (st) return sy_while(l->err, st, "tensor '%s'", t->file_name);
         struct wseg *s = &e->seg[i];
         s->tensor = t;
         s->col0 = col;
         sy_panels_plan(&s->p, layout, t->format, t->dim[0], t->dim[1]);
         l->n_bytes += (s->p.n_bytes + 4095) & ~(size_t)4095;
-        l->w->bytes_step += (double)s->p.n_bytes;
+        l->w->bytes_step += share * (double)s->p.n_bytes;
         col += t->dim[0];
     }
     return SY_OK;
@@ -126,7 +138,7 @@ static sy_status plan_matrix(struct loader *l, const struct sy_node *n, struct w
 static sy_status load_vector(struct loader *l, const struct sy_node *n, struct wentry *e)
 {
     e->vec = sy_arena_array(&l->w->arena, (size_t)n->dim[1], sizeof(float));
-    float *raw = sy_new_array(l->b->env, (size_t)n->dim[1], sizeof(float));
+    float *raw = sy_new_array(l->b->env, 2 * (size_t)n->dim[1], sizeof(float)), *gathered = raw + n->dim[1];
     sy_status st = e->vec && raw ? SY_OK : sy_fail(l->err, SY_ENOMEM, "no memory for '%s'", n->name);
     int64_t at = 0;
     char name[300];
@@ -142,7 +154,7 @@ static sy_status load_vector(struct loader *l, const struct sy_node *n, struct w
             st = wrong_shape(l, t, 1, n->dim[1] - at);
             break;
         }
-        t->format->dequant(t->data, raw, d);
+        t->format->dequant(sy_tensor_row_at(t, 0, gathered), raw, d);
         float one = n->attr.weight.plus_one && !t->norm_plus_one ? 1 : 0;
         for (int64_t k = 0; k < d; k++) e->vec[at + k] = raw[sy_tensor_row(t, k)] + one;
         at += d;
@@ -169,7 +181,7 @@ static sy_status load_entry(struct loader *l, const struct sy_node *node, uint32
         if (e->table->n_dim != 2 || e->table->dim[0] != n->dim[0] || e->table->dim[1] != n->dim[1])
             return wrong_shape(l, e->table, n->dim[0], n->dim[1]);
     }
-    if (u & USE_MATRIX) st = plan_matrix(l, n, e);
+    if (u & USE_MATRIX) st = plan_matrix(l, n, e, share_of(node, n_node, id));
     if (!st && (u & USE_VECTOR)) st = load_vector(l, n, e);
     return st;
 }

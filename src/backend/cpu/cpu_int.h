@@ -59,14 +59,34 @@ struct value {      /* where a node's rows are */
     int64_t ld;
     int buffer; /* index of the buffer it lives in, -1: none */
 };
+/* Scratch of an EXPERTS op, which runs over pairs (row, choice) sorted by expert: see moe.c. */
+enum { CPU_EXPERT_ROWS = 96 }; /* rows of one expert that a product takes at most */
+struct moe_run {               /* up to some rows of one expert, in the order of pairs */
+    int32_t expert, lo, hi, panel_chunk;
+    int64_t item0;
+};
+struct moe {
+    const struct sy_moe_dim *dim;
+    int64_t d_model;
+    const struct wentry *w_in, *w_out;
+    const float *bias_in, *bias_out;               /* NULL: none */
+    struct sy_xmat *x[SY_X_COUNT], *h[SY_X_COUNT]; /* operands of the two products, by kind */
+    struct value y1, y2;                           /* their results */
+    int32_t *pair, *place;                         /* [tok * n_used] row * n_used + choice; where it stands */
+    int32_t *next;                                 /* [n_expert + 1] */
+    struct moe_run *run;                           /* [n_run] */
+    int32_t n_run;
+};
 struct op;
 typedef void (*row_fn)(const struct sy_program *, const struct op *, int64_t lo, int64_t hi);
 struct op {
     row_fn run; /* row ops; NULL for a product or attention */
     const struct sy_node *node;
     const struct value *in[4], *out;
-    const float *vec; /* a norm's weight, a bias */
+    const float *vec, *vec2; /* a norm's weight, a bias */
     const struct wentry *w;
+    struct moe *moe;
+    bool by_column;                /* MUL: the second operand is one column for all */
     struct sy_epilogue epi;        /* product */
     struct sy_xmat *x[SY_X_COUNT]; /* product: its operand, by kind; preparation: what to fill */
     const float *rope_cs;          /* table of the step */
@@ -74,7 +94,7 @@ struct op {
     struct sy_kv_dim kv;
     int32_t state; /* index of the attention's layer cache */
 };
-enum region_kind { REGION_ROWS, REGION_PRODUCT, REGION_ATTEND };
+enum region_kind { REGION_ROWS, REGION_PRODUCT, REGION_ATTEND, REGION_EXPERTS };
 struct region { /* what runs between two barriers */
     enum region_kind kind;
     bool on_out; /* rows are the step's outputs, not its tokens */
@@ -119,6 +139,9 @@ void cpu_run(struct sy_program *);
 extern const row_fn cpu_row_fns[SY_OP_COUNT];
 void cpu_row_prepare(const struct sy_program *, const struct op *, int64_t lo, int64_t hi);
 void cpu_row_kv_write(const struct sy_program *, const struct op *, int64_t lo, int64_t hi);
+void cpu_row_route(const struct sy_program *, const struct op *, int64_t lo, int64_t hi);
+void cpu_row_experts(const struct sy_program *, const struct op *, int64_t lo, int64_t hi);
+void cpu_region_experts(const struct sy_program *, const struct op *, int64_t rows);
 sy_status cpu_compile(struct sy_backend *, const struct sy_graph *, const struct sy_weights *, struct sy_cache_dim,
                       struct sy_program **out, struct sy_err *);
 void cpu_program_free(struct sy_program *);

@@ -223,20 +223,20 @@ void sy_panels_pack(const struct sy_panels *p, const struct sy_tensor *t, int64_
                     float *scratch)
 {
     const struct sy_quant *q = t->format;
-    int64_t row_bytes = sy_quant_row_bytes(q, p->k);
+    float *gathered = scratch + p->k;
     for (int64_t i = lo; i < hi; i++) {
         unsigned char *panel = p->data + (size_t)i * p->panel_bytes;
         memset(panel, 0, p->panel_bytes);
         for (int c = 0; c < SY_PANEL && i * SY_PANEL + c < p->n; c++) {
-            const unsigned char *row = t->data + sy_tensor_row(t, row0 + i * SY_PANEL + c) * row_bytes;
+            const unsigned char *row = sy_tensor_row_at(t, row0 + i * SY_PANEL + c, gathered);
             if (p->group) pack_codes(p, q, row, panel, c, scratch);
             else pack_floats(p, q, row, panel, c, scratch);
         }
     }
 }
 
-/* Floats of a whole row, or its codes (k/4 floats) with scales and mins (k/16 each at most). */
-size_t sy_panels_scratch(int64_t k) { return (size_t)k; }
+/* Floats of a whole row, or its codes (k/4 floats) with scales and mins (k/16 each at most); a row gathered. */
+size_t sy_panels_scratch(int64_t k) { return 2 * (size_t)k; }
 
 static size_t row_bytes_of(enum sy_xkind kind, int64_t k)
 {

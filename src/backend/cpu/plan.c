@@ -218,6 +218,66 @@ static void plan_attend(struct plan *l, uint32_t id)
     writes(l, o, id, 0);
 }
 
+/* An operand of the experts' products, in a buffer of the region that runs. */
+static void expert_operands(struct plan *l, const struct wentry *w, int64_t pairs, struct sy_xmat **by_kind)
+{
+    for (int s = 0; s < w->n_seg; s++) {
+        enum sy_xkind kind = sy_layout_xkind(w->seg[s].p.layout);
+        if (by_kind[kind]) continue;
+        sy_assert(l->n_x < l->cap_x);
+        int i = l->n_x++;
+        by_kind[kind] = &l->x[i];
+        sy_xmat_init(&l->x[i], kind, pairs, w->cols, NULL);
+        l->x_node[i] = 0;
+        l->x_buf[i] = new_buffer(l, sy_xmat_bytes(kind, pairs, w->cols));
+    }
+}
+
+static struct value expert_rows(struct plan *l, int64_t pairs, int64_t cols)
+{
+    struct value v = {.ld = (cols + 15) & ~(int64_t)15};
+    v.buffer = new_buffer(l, (size_t)v.ld * sizeof(float) * (size_t)pairs);
+    return v;
+}
+
+static void plan_experts(struct plan *l, uint32_t id)
+{
+    const struct sy_node *n = node_of(l, id);
+    const struct sy_moe_dim *d = &n->attr.moe;
+    struct sy_arena *a = &l->p->arena;
+    int64_t pairs = rows_max(l, l->on_out[id]) * d->n_used;
+    struct op *o = push_op(l, REGION_EXPERTS, l->on_out[id], n);
+    struct moe *m = o->moe = sy_arena_get(a, sizeof *m);
+    if (!m) {
+        (void)out_of_memory(l);
+        return;
+    }
+    *m = (struct moe){.dim = d, .d_model = n->dim[1]};
+    m->w_in = cpu_weight(l->w, node_of(l, n->in[2].id)->name);
+    m->w_out = cpu_weight(l->w, node_of(l, n->in[3].id)->name);
+    sy_assert(m->w_in && m->w_in->seg && m->w_out && m->w_out->seg);
+    if (n->in[4].id) m->bias_in = vector(l, n->in[4]);
+    if (n->in[5].id) m->bias_out = vector(l, n->in[5]);
+    expert_operands(l, m->w_in, pairs, m->x);
+    expert_operands(l, m->w_out, pairs, m->h);
+    m->y1 = expert_rows(l, pairs, (d->gated ? 2 : 1) * (int64_t)d->d_ff);
+    m->y2 = expert_rows(l, pairs, n->dim[1]);
+    m->pair = sy_arena_array(a, (size_t)pairs, sizeof *m->pair);
+    m->place = sy_arena_array(a, (size_t)pairs, sizeof *m->place);
+    m->next = sy_arena_array(a, (size_t)d->n_expert + 1, sizeof *m->next);
+    m->run = sy_arena_array(a, (size_t)(pairs / CPU_EXPERT_ROWS + d->n_expert + 1), sizeof *m->run);
+    if (!m->pair || !m->place || !m->next || !m->run) (void)out_of_memory(l);
+    reads(l, o, 0, n->in[0]);
+    reads(l, o, 1, n->in[1]);
+    /* Adding a row's results is a row op: what follows joins its region. */
+    struct op *sum = push_op(l, REGION_ROWS, l->on_out[id], n);
+    sum->run = cpu_row_experts;
+    sum->moe = m;
+    touch(l, m->y2.buffer);
+    reads(l, sum, 1, n->in[1]);
+    writes(l, sum, id, 0);
+}
+
 static const struct rope_table *rope_table(struct plan *l, const struct sy_rope_dim *d)
 {
     struct sy_program *p = l->p;
@@ -258,9 +318,16 @@ static void plan_row_op(struct plan *l, uint32_t id)
         writes(l, o, id, 0);
         return;
     case SY_OP_SAMPLE: reads(l, o, 0, n->in[0]); return;
+    case SY_OP_ROUTE:
+        if (n->in[1].id) o->vec = vector(l, n->in[1]);
+        if (n->in[2].id) o->vec2 = vector(l, n->in[2]);
+        reads(l, o, 0, n->in[0]);
+        writes(l, o, id, 0);
+        return;
     case SY_OP_GLU:
     case SY_OP_ADD:
     case SY_OP_MUL:
+        o->by_column = node_of(l, n->in[1].id)->dim[1] != n->dim[1];
         if (node_of(l, n->in[1].id)->op == SY_OP_WEIGHT) o->vec = vector(l, n->in[1]);
         else reads(l, o, 1, n->in[1]);
         break;
@@ -291,6 +358,7 @@ static void plan_nodes(struct plan *l)
         case SY_OP_PART: plan_part(l, id); break;
         case SY_OP_LINEAR: plan_linear(l, id); break;
         case SY_OP_ATTEND: plan_attend(l, id); break;
+        case SY_OP_EXPERTS: plan_experts(l, id); break;
         default:
             if (!l->fused[id]) plan_row_op(l, id);
         }
@@ -316,6 +384,11 @@ static size_t place(const struct plan *l, int i)
     return at;
 }
 
+static void place_value(const struct plan *l, struct value *v)
+{
+    if (v->buffer >= 0) v->at = (float *)(void *)(l->p->mem.at + l->buf[v->buffer].at) + v->offset;
+}
+
 static sy_status place_memory(struct plan *l)
 {
     size_t bytes = 0;
@@ -325,15 +398,15 @@ static sy_status place_memory(struct plan *l)
     }
     sy_status st = sy_pages_new(&l->p->mem, bytes + 4096, !l->p->b->opt.no_huge_pages, l->err);
     if (st) return sy_while(l->err, st, "activations of a step of %d tokens", l->p->shape.tok);
-    for (uint32_t id = 1; id < l->n_node; id++) {
-        struct value *v = &l->p->value[id];
-        if (v->buffer < 0) continue;
-        v->at = (float *)(void *)(l->p->mem.at + l->buf[v->buffer].at) + v->offset;
-    }
+    for (uint32_t id = 1; id < l->n_node; id++) place_value(l, &l->p->value[id]);
     for (int i = 0; i < l->n_x; i++)
         sy_xmat_init(&l->x[i], l->x[i].kind, l->x[i].m, l->x[i].k, l->p->mem.at + l->buf[l->x_buf[i]].at);
     for (int i = 0; i < l->p->n_op; i++) {
         struct op *o = &l->p->op[i];
+        if (o->moe) {
+            place_value(l, &o->moe->y1);
+            place_value(l, &o->moe->y2);
+        }
         if (!o->w || !o->in[3]) continue;
         o->epi.add = o->in[3]->at;
         o->epi.ld_add = o->in[3]->ld;
@@ -363,19 +436,21 @@ static sy_status plan_tables(struct plan *l, const struct sy_graph *g, struct sy
 {
     struct sy_program *p = l->p;
     const struct sy_node *node = sy_graph_nodes(g, &l->n_node);
-    size_t n = l->n_node;
+    size_t n = l->n_node, n_expert = 0;
+    for (size_t i = 0; i < n; i++) n_expert += node[i].op == SY_OP_EXPERTS;
     struct sy_node *copy = sy_arena_array(&p->arena, n, sizeof *copy);
     p->node = copy;
     p->value = sy_arena_array(&p->arena, n, sizeof *p->value);
     p->op = sy_arena_array(&p->arena, 3 * n, sizeof *p->op); /* each node: itself, preparations, a KV write */
     p->region = sy_arena_array(&p->arena, 3 * n, sizeof *p->region);
     p->token = sy_arena_array(&p->arena, (size_t)p->shape.out, sizeof *p->token);
-    l->cap_x = (int)n;
-    l->x = sy_arena_array(&p->arena, n, sizeof *l->x);
-    l->x_buf = sy_arena_array(scratch, n, sizeof *l->x_buf);
-    l->x_node = sy_arena_array(scratch, n, sizeof *l->x_node);
-    l->cap_buf = (int)(2 * n);
-    l->buf = sy_arena_array(scratch, 2 * n, sizeof *l->buf);
+    size_t cap_x = n + 2 * (size_t)SY_X_COUNT * n_expert, cap_buf = 2 * n + (2 * (size_t)SY_X_COUNT + 2) * n_expert;
+    l->cap_x = (int)cap_x;
+    l->x = sy_arena_array(&p->arena, cap_x, sizeof *l->x);
+    l->x_buf = sy_arena_array(scratch, cap_x, sizeof *l->x_buf);
+    l->x_node = sy_arena_array(scratch, cap_x, sizeof *l->x_node);
+    l->cap_buf = (int)cap_buf;
+    l->buf = sy_arena_array(scratch, cap_buf, sizeof *l->buf);
     l->n_use = sy_arena_array(scratch, n, sizeof *l->n_use);
     l->on_out = sy_arena_array(scratch, n, sizeof *l->on_out);
     l->fused = sy_arena_array(scratch, n, sizeof *l->fused);

@@ -11,10 +11,9 @@ static float *row_of(const struct value *v, int64_t r) { return v->at + r * v->l
 static void row_embed(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
 {
     const struct sy_tensor *t = o->w->table;
-    int64_t bytes = sy_quant_row_bytes(t->format, t->dim[1]);
     for (int64_t r = lo; r < hi; r++) {
         int64_t id = p->batch->field[SY_TOK][r];
-        t->format->dequant(t->data + sy_tensor_row(t, id) * bytes, row_of(o->out, r), t->dim[1]);
+        t->format->dequant(sy_tensor_row_at(t, id, NULL), row_of(o->out, r), t->dim[1]);
     }
 }
 
@@ -63,6 +62,12 @@ static void row_add(const struct sy_program *p, const struct op *o, int64_t lo, 
 static void row_mul(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
 {
     int64_t ldb;
+    if (o->by_column) {
+        for (int64_t r = lo; r < hi; r++)
+            vec(p)->scale(row_of(o->in[0], r), o->in[0]->ld, *row_of(o->in[1], r), 1, o->node->dim[1],
+                          row_of(o->out, r), o->out->ld);
+        return;
+    }
     const float *b = second(o, lo, &ldb);
     vec(p)->mul(row_of(o->in[0], lo), o->in[0]->ld, b, ldb, hi - lo, o->node->dim[1], row_of(o->out, lo), o->out->ld);
 }
@@ -105,8 +110,9 @@ void cpu_row_kv_write(const struct sy_program *p, const struct op *o, int64_t lo
 }
 
 const row_fn cpu_row_fns[SY_OP_COUNT] = {
-    [SY_OP_EMBED] = row_embed, [SY_OP_NORM] = row_norm,       [SY_OP_ROPE] = row_rope,     [SY_OP_ACT] = row_act,
-    [SY_OP_GLU] = row_glu,     [SY_OP_ADD] = row_add,         [SY_OP_MUL] = row_mul,       [SY_OP_SCALE] = row_scale,
+    [SY_OP_EMBED] = row_embed, [SY_OP_NORM] = row_norm,       [SY_OP_ROPE] = row_rope,
+    [SY_OP_ACT] = row_act,     [SY_OP_GLU] = row_glu,         [SY_OP_ADD] = row_add,
+    [SY_OP_MUL] = row_mul,     [SY_OP_SCALE] = row_scale,     [SY_OP_ROUTE] = cpu_row_route,
     [SY_OP_ROWS] = row_rows,   [SY_OP_SOFTCAP] = row_softcap, [SY_OP_SAMPLE] = row_sample,
 };
 
@@ -306,6 +312,7 @@ void cpu_run(struct sy_program *p)
             break;
         case REGION_PRODUCT: region_product(&s); break;
         case REGION_ATTEND: region_attend(&s); break;
+        case REGION_EXPERTS: cpu_region_experts(p, &p->op[s.r->op0], s.rows); break;
         }
     }
 }

@@ -77,6 +77,17 @@ INLINE VF v_silu(VF x)
     x = v_max(v_set(-200), x);
     return x / (v_set(1) + v_exp(v_set(0) - x));
 }
+/* x sigmoid(1.702 x), likewise */
+INLINE VF v_gelu_quick(VF x)
+{
+    x = v_max(v_set(-200), x);
+    return x / (v_set(1) + v_exp(x * v_set(-1.702f)));
+}
+INLINE VF v_relu2(VF x)
+{
+    x = v_max(v_set(0), x);
+    return x * x;
+}
 /* x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x / (1 + exp(-2 sqrt(2/pi) (...))) */
 INLINE VF v_gelu_tanh(VF x)
 {

@@ -143,6 +143,9 @@ static void act(enum sy_fn fn, const float *x, int64_t ldx, int64_t rows, int64_
     case SY_GELU: EACH(v_gelu(a)) break;
     case SY_GELU_TANH: EACH(v_gelu_tanh(a)) break;
     case SY_SIGMOID: EACH(v_sigmoid(a)) break;
+    case SY_GELU_QUICK: EACH(v_gelu_quick(a)) break;
+    case SY_RELU2: EACH(v_relu2(a)) break;
+    case SY_TANH: EACH(v_tanh(a)) break;
     }
 }
 
@@ -154,6 +157,9 @@ static void glu(enum sy_fn fn, const float *x, int64_t ldx, const float *z, int6
     case SY_GELU: EACH(v_gelu(a) * b) break;
     case SY_GELU_TANH: EACH(v_gelu_tanh(a) * b) break;
     case SY_SIGMOID: EACH(v_sigmoid(a) * b) break;
+    case SY_GELU_QUICK: EACH(v_gelu_quick(a) * b) break;
+    case SY_RELU2: EACH(v_relu2(a) * b) break;
+    case SY_TANH: EACH(v_tanh(a) * b) break;
     }
 }
 

@@ -70,6 +70,9 @@ static float apply(enum sy_fn fn, float x)
     case SY_GELU_TANH: /* v/2 (1 + tanh(u)) = v / (1 + exp(-2u)) */
         return v / (1 + expf(v * (-1.5957691216057308f - 0.071354816272600f * v * v)));
     case SY_SIGMOID: return 1 / (1 + expf(-x));
+    case SY_GELU_QUICK: return v / (1 + expf(v * -1.702f));
+    case SY_RELU2: return x > 0 || x != x ? x * x : 0;
+    case SY_TANH: return tanhf(x);
     }
     return x;
 }

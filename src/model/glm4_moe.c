@@ -1,0 +1,63 @@
+/* GLM-4.5 to 4.7 (transformers: Glm4MoeForCausalLM; arXiv:2508.06471): grouped-query attention with biases and
+ * partial rope, sigmoid routing with a bias for choosing, an expert that every token shares; the first layers are
+ * dense. */
+#include <math.h>
+
+#include "model/model.h"
+
+struct glm4_moe {
+    struct sy_decoder d;
+    struct sy_rope_dim rope;
+    struct sy_moe_opt moe;
+    bool bias, qk_norm;
+    int32_t n_dense, d_shared;
+};
+
+static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *info, void **hp)
+{
+    struct glm4_moe *m = *hp = sy_arena_get(a, sizeof *m);
+    if (!m) return sy_jread_refuse(c, SY_ENOMEM, "no memory");
+    if (sy_decoder_open(c, &m->d, false, info)) return c->st;
+    m->bias = sy_jread_bool_or(c, "attention_bias", false);
+    m->qk_norm = sy_jread_bool_or(c, "use_qk_norm", false);
+    m->n_dense = (int32_t)sy_jread_int_or(c, "first_k_dense_replace", 1, 0, 1 << 20);
+    m->moe = (struct sy_moe_opt){
+        .router = "model.layers.%d.mlp.gate.weight",
+        .choice_bias = "model.layers.%d.mlp.gate.e_score_correction_bias",
+        .experts_in = "model.layers.%d.mlp.experts.#.{gate,up}_proj.weight",
+        .experts_out = "model.layers.%d.mlp.experts.#.down_proj.weight",
+        .route = {.score = SY_SCORE_SIGMOID, .eps = 1e-20f},
+    };
+    if (sy_moe_open(c, "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", &m->moe)) return c->st;
+    if (sy_moe_open_sigmoid(c, &m->moe)) return c->st;
+    m->d_shared = m->moe.moe.d_ff * (int32_t)sy_jread_int_or(c, "n_shared_experts", 1, 0, 1024);
+    if (sy_fn_open(c, "hidden_act", "silu", &m->moe.moe.glu.fn)) return c->st;
+    return sy_rope_open(a, c, m->d.d_head, &m->rope);
+}
+
+static sy_val sparse(struct sy_graph *g, const struct glm4_moe *m, int l, sy_val n)
+{
+    sy_val routed = sy_build_moe(g, &m->d, l, n, n, &m->moe);
+    if (m->d_shared == 0) return routed;
+    return sy_add(g, routed,
+                  sy_build_ffn(g, &m->d, l, n, "model.layers.%d.mlp.shared_experts", m->d_shared, m->moe.moe.glu.fn));
+}
+
+static sy_val build(struct sy_graph *g, const void *hp)
+{
+    const struct glm4_moe *m = hp;
+    const struct sy_decoder *d = &m->d;
+    struct sy_block_opt o = {
+        .rope = &m->rope, .scale = 1 / sqrtf((float)d->d_head), .bias = m->bias, .qk_norm = m->qk_norm};
+    sy_val x = sy_build_embed(g, d);
+    for (int l = 0; l < d->n_layer; l++) {
+        sy_val n = sy_build_norm(g, d, "model.layers.%d.input_layernorm.weight", l, x);
+        x = sy_add(g, sy_build_attention(g, d, l, n, &o), x);
+        n = sy_build_norm(g, d, "model.layers.%d.post_attention_layernorm.weight", l, x);
+        x = sy_add(g, l < m->n_dense ? sy_build_mlp(g, d, l, n, m->moe.moe.glu.fn, false) : sparse(g, m, l, n), x);
+    }
+    return sy_build_head(g, d, x, false, 0);
+}
+
+static const char *const claims[] = {"Glm4MoeForCausalLM", NULL};
+const struct sy_arch sy_arch_glm4_moe = {"glm4_moe", claims, open, build};

@@ -1,0 +1,64 @@
+/* Qwen2 MoE (transformers: Qwen2MoeForCausalLM; arXiv:2407.10671): Qwen2 attention; on sparse layers experts, and one
+ * that every token shares, behind a gate of its own. */
+#include <math.h>
+
+#include "model/model.h"
+
+struct qwen2_moe {
+    struct sy_decoder d;
+    struct sy_rope_dim rope;
+    struct sy_moe_opt moe;
+    bool *sparse; /* [n_layer] */
+    bool bias;
+    int32_t window, slide_from, d_shared;
+};
+
+static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *info, void **hp)
+{
+    struct qwen2_moe *m = *hp = sy_arena_get(a, sizeof *m);
+    if (!m) return sy_jread_refuse(c, SY_ENOMEM, "no memory");
+    if (sy_decoder_open(c, &m->d, false, info)) return c->st;
+    bool slide = sy_jread_bool_or(c, "use_sliding_window", false);
+    m->window = slide ? (int32_t)sy_jread_int_or(c, "sliding_window", 0, 0, 1 << 30) : 0;
+    m->slide_from = (int32_t)sy_jread_int_or(c, "max_window_layers", m->d.n_layer, 0, 1 << 20);
+    m->bias = sy_jread_bool_or(c, "qkv_bias", true);
+    m->d_shared = (int32_t)sy_jread_int(c, "shared_expert_intermediate_size", 1, 1 << 20);
+    m->moe = (struct sy_moe_opt){
+        .router = "model.layers.%d.mlp.gate.weight",
+        .experts_in = "model.layers.%d.mlp.experts.#.{gate,up}_proj.weight",
+        .experts_out = "model.layers.%d.mlp.experts.#.down_proj.weight",
+        .route = {.score = SY_SCORE_SOFTMAX},
+    };
+    if (sy_moe_open(c, "num_experts", "num_experts_per_tok", "moe_intermediate_size", &m->moe)) return c->st;
+    m->moe.route.weighting = sy_jread_bool_or(c, "norm_topk_prob", false) ? SY_WEIGHT_NORMED : SY_WEIGHT_SCORE;
+    if (sy_fn_open(c, "hidden_act", "silu", &m->moe.moe.glu.fn)) return c->st;
+    if (sy_sparse_layers_open(a, c, m->d.n_layer, &m->sparse)) return c->st;
+    return sy_rope_open(a, c, m->d.d_head, &m->rope);
+}
+
+static sy_val sparse(struct sy_graph *g, const struct qwen2_moe *m, int l, sy_val n)
+{
+    sy_val shared = sy_build_ffn(g, &m->d, l, n, "model.layers.%d.mlp.shared_expert", m->d_shared, m->moe.moe.glu.fn);
+    sy_val w = sy_weight_exact(g, "model.layers.%d.mlp.shared_expert_gate.weight", l, 1, m->d.d_model);
+    sy_val gate = sy_act(g, sy_linear(g, n, w, SY_NONE), SY_SIGMOID);
+    return sy_add(g, sy_build_moe(g, &m->d, l, n, n, &m->moe), sy_mul(g, shared, gate));
+}
+
+static sy_val build(struct sy_graph *g, const void *hp)
+{
+    const struct qwen2_moe *m = hp;
+    const struct sy_decoder *d = &m->d;
+    struct sy_block_opt o = {.rope = &m->rope, .scale = 1 / sqrtf((float)d->d_head), .bias = m->bias};
+    sy_val x = sy_build_embed(g, d);
+    for (int l = 0; l < d->n_layer; l++) {
+        o.window = l >= m->slide_from ? m->window : 0;
+        sy_val n = sy_build_norm(g, d, "model.layers.%d.input_layernorm.weight", l, x);
+        x = sy_add(g, sy_build_attention(g, d, l, n, &o), x);
+        n = sy_build_norm(g, d, "model.layers.%d.post_attention_layernorm.weight", l, x);
+        x = sy_add(g, m->sparse[l] ? sparse(g, m, l, n) : sy_build_mlp(g, d, l, n, m->moe.moe.glu.fn, false), x);
+    }
+    return sy_build_head(g, d, x, false, 0);
+}
+
+static const char *const claims[] = {"Qwen2MoeForCausalLM", NULL};
+const struct sy_arch sy_arch_qwen2_moe = {"qwen2_moe", claims, open, build};
