@@ -405,7 +405,8 @@ const struct field request_fields[] = {
           "added to the logits of these token ids"),
     OTHER("logprobs", CHAT, read_chat_logprobs, "\"type\":\"boolean\"", "log probabilities of the answer's tokens"),
     INT("top_logprobs", CHAT, top_logprobs, 0, SY_LOGPROB_MAX, "and of that many most likely ones; needs logprobs"),
-    OTHER("logprobs", COMP, read_completion_logprobs, "\"type\":\"integer\",\"minimum\":0,\"maximum\":20",
+    OTHER("logprobs", COMP, read_completion_logprobs,
+          "\"anyOf\":[{\"type\":\"integer\",\"minimum\":0,\"maximum\":20},{\"const\":false}]",
           "log probabilities of the tokens and of that many most likely ones"),
     BOOL("echo", COMP, echo, "the prompt stands before the answer; with logprobs its tokens are scored too"),
     BOOL("return_token_ids", GEN, return_ids, "answer token ids beside the text"),
@@ -469,6 +470,16 @@ static void add_type(const struct field *f, const struct sy_ask_limits *l, bool 
     sy_buf_printf(b, ",\"%s\":%.15g,\"maximum\":%.15g", f->above ? "exclusiveMinimum" : "minimum", f->lo, hi);
 }
 
+#define RULE(field, value, other)                                                                                    \
+    "{\"if\":{\"required\":[\"" field "\"],\"properties\":{\"" field "\":" value "}},"                               \
+    "\"then\":{\"required\":[\"" other "\"],\"properties\":{\"" other "\":{\"const\":true}}}}"
+#define TOP_RULE RULE("top_logprobs", "{\"type\":\"integer\"}", "logprobs")
+#define USAGE_RULE                                                                                                   \
+    RULE("stream_options",                                                                                           \
+         "{\"type\":\"object\",\"required\":[\"include_usage\"],\"properties\":{\"include_usage\":{\"const\":true}}" \
+         "}",                                                                                                        \
+         "stream")
+
 void sy_ask_schema(enum sy_api api, const struct sy_ask_limits *l, struct sy_buf *b)
 {
     static const char *const required[] = {[SY_API_CHAT] = "messages",
@@ -476,16 +487,23 @@ void sy_ask_schema(enum sy_api api, const struct sy_ask_limits *l, struct sy_buf
                                            [SY_API_EMBEDDING] = "input",
                                            [SY_API_DETOKENIZE] = "tokens",
                                            [SY_API_TEMPLATE] = "messages"};
+    /* What fields ask of each other. */
+    static const char *const rules[] = {
+        [SY_API_TOKENIZE] =
+            ",\"oneOf\":[{\"required\":[\"content\"],\"properties\":{\"content\":{\"type\":\"string\"}}},"
+            "{\"required\":[\"prompt\"],\"properties\":{\"prompt\":{\"type\":\"string\"}}}]",
+        [SY_API_COMPLETION] = ",\"allOf\":[" USAGE_RULE "]",
+        [SY_API_CHAT] = ",\"allOf\":[" USAGE_RULE "," TOP_RULE "]",
+    };
     sy_buf_text(b, "{\"type\":\"object\"");
     const char *must = (size_t)api < SY_COUNT(required) ? required[api] : NULL;
     if (must) sy_buf_printf(b, ",\"required\":[\"%s\"]", must);
-    if (api == SY_API_TOKENIZE)
-        sy_buf_text(b, ",\"oneOf\":[{\"required\":[\"content\"]},{\"required\":[\"prompt\"]}]");
+    if ((size_t)api < SY_COUNT(rules) && rules[api]) sy_buf_text(b, rules[api]);
     sy_buf_text(b, ",\"properties\":{");
     bool first = true;
     for (const struct field *f = request_fields; f->name; f++) {
         if (!(f->apis & api) || !f->help) continue;
-        bool needed = (must && !strcmp(f->name, must)) || f->read == read_content || f->read == read_tokenize_prompt;
+        bool needed = must && !strcmp(f->name, must);
         sy_buf_printf(b, "%s\"%s\":{", first ? "" : ",", f->name);
         first = false;
         add_type(f, l, needed, b);

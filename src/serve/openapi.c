@@ -116,8 +116,7 @@ static void add_responses(const struct route *r, struct sy_buf *b)
     sy_buf_text(b, "\"responses\":{\"200\":{\"description\":\"the answer\",\"content\":{");
     if (schema) sy_buf_printf(b, "\"application/json\":{\"schema\":{\"$ref\":\"#/components/schemas/%s\"}}", schema);
     else sy_buf_text(b, "\"text/plain\":{\"schema\":{\"type\":\"string\"}}");
-    if (r->api == SY_API_CHAT || r->api == SY_API_COMPLETION)
-        sy_buf_text(b, ",\"text/event-stream\":{\"schema\":{\"type\":\"string\"}}");
+    if (r->api == SY_API_CHAT || r->api == SY_API_COMPLETION) sy_buf_text(b, ",\"text/event-stream\":{}");
     sy_buf_text(b, "}}");
     if (r->kind == ROUTE_READY)
         sy_buf_text(b,

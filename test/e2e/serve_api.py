@@ -191,6 +191,32 @@ def test_not_supported_yet():
     assert r.status == 200 and r.headers["X-Ignored-Fields"] == "temprature,foo", r.headers
 
 
+def test_what_clients_send():
+    """Bodies as Open WebUI, aider (litellm) and the like send them: fields left null or empty, and fields of their own."""
+    user = {"role": "user", "content": "hello"}
+    web = {"stream": True, "model": "tiny", "messages": [{"role": "system", "content": "Be brief."}, user], "params": {}, "files": None, "features": {"web_search": False},
+           "variables": {"{{USER_NAME}}": "x"}, "session_id": "s", "chat_id": "c", "id": "m", "background_tasks": {"title_generation": True},
+           "stream_options": {"include_usage": True}, "max_tokens": 4}
+    e = S.events("/v1/chat/completions", web)
+    assert e[-2]["choices"] == [] and e[-2]["usage"]["completion_tokens"] == 4, e[-2:]
+    aider = {"model": "tiny", "messages": [user, {"role": "assistant", "content": "Ok."}, user], "temperature": 0, "stream": False, "max_tokens": None, "n": None,
+             "stop": None, "tools": [], "tool_choice": "auto", "response_format": {"type": "text"}, "logit_bias": {}, "user": "", "seed": None, "top_p": None,
+             "frequency_penalty": None, "presence_penalty": None, "logprobs": None, "top_logprobs": None, "stream_options": None, "extra_body": {}, "timeout": 600}
+    r = S.post("/v1/chat/completions", aider)
+    assert r.status == 200 and "extra_body" in r.headers["X-Ignored-Fields"], r
+    assert r.json["choices"][0]["finish_reason"] == "length" and r.json["usage"]["total_tokens"] == S.ctx, r.json["usage"]
+    parts = {"role": "user", "content": [{"type": "text", "text": "hello"}]}
+    same = [S.ok("/v1/chat/completions", {"messages": [m], "max_tokens": 5, "temperature": 0})["choices"] for m in (user, parts, {**user, "name": "me"})]
+    assert same[0] == same[1] == same[2], same
+    for more in ({"stop": []}, {"logit_bias": None}, {"tools": None, "tool_choice": None}, {"tool_choice": "none"}, {"response_format": None}, {"stream_options": {}},
+                 {"logprobs": False}, {"max_completion_tokens": None}, {"stop_token_ids": []}, {"chat_template_kwargs": {}}, {"reasoning_effort": "low"}, {"parallel_tool_calls": False}):
+        S.ok("/v1/chat/completions", {"messages": [user], "max_tokens": 1, **more})
+    S.ok("/v1/completions", {"prompt": "a", "max_tokens": 1, "logprobs": False, "suffix": None, "best_of": None, "echo": None})
+    S.refused(400, "/v1/chat/completions", {"messages": [user], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice")
+    plain = S.request("POST", "/v1/chat/completions", json.dumps({"messages": [user], "max_tokens": 1}), {"Content-Type": "text/plain"})
+    assert plain.status == 200
+
+
 def test_messages():
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 5}'}}
     user = {"role": "user", "content": "x"}
@@ -256,6 +282,21 @@ def test_stop():
             assert text[0] == whole[:i] and finish == {0: ["stop"]}, (text, finish)
         kept = S.ok("/v1/completions", {**ask, "stop": stop, "include_stop_str_in_output": True})["choices"][0]["text"]
         assert kept == whole[: i + 3]
+    # one of several answers ends at its stop string: the engine goes on with the others only
+    several = {**ask, "n": 4, "temperature": 1.5, "seed": 2, "max_tokens": 100}
+    texts = [c["text"] for c in S.ok("/v1/completions", several)["choices"]]
+    # a character whose first place differs from answer to answer
+    where = {x: [t.find(x) for t in texts] for x in set(texts[0][1:6]) if x != "\ufffd"}
+    stop, at = max(where.items(), key=lambda w: max(i if i >= 0 else 100 for i in w[1]) - min(i if i >= 0 else 100 for i in w[1]))
+    before = S.idle()
+    r = S.ok("/v1/completions", {**several, "stop": stop})
+    assert [c["text"] for c in r["choices"]] == [t if i < 0 else t[:i] for t, i in zip(texts, at)], (texts, stop, r)
+    assert [c["finish_reason"] for c in r["choices"]] == ["length" if i < 0 else "stop" for i in at], (r, at)
+    after = S.idle()
+    made, counted = after["vllm:generation_tokens_total"] - before["vllm:generation_tokens_total"], r["usage"]["completion_tokens"]
+    assert counted <= made < 400, (counted, made)
+    stops = after["vllm:request_success_total.stop"] - before["vllm:request_success_total.stop"]
+    assert stops == sum(i >= 0 for i in at) and after["vllm:request_success_total.abort"] == before["vllm:request_success_total.abort"], (stops, at)
     # one that is begun at the very end and never completed: nothing is lost
     tail = whole[-1] + "\u2603"
     assert S.ok("/v1/completions", {**ask, "stop": tail})["choices"][0]["text"] == whole
@@ -321,6 +362,8 @@ def test_models_and_names():
     r = S.get("/v1/models").json
     assert r["object"] == "list" and r["data"][0]["id"] == "tiny" and r["data"][0]["max_model_len"] == S.ctx
     assert S.get("/v1/models/tiny").json == r["data"][0]
+    meta = r["data"][0]["meta"]
+    assert meta["n_vocab"] == 320 and meta["n_ctx_train"] >= S.ctx and meta["size"] >= 2 * meta["n_params"] > 320 * meta["n_embd"], meta
     for path in ("/v1/models/other", "/v1/models/", "/nothing", "/v1", "/", "//v1/models", "/V1/models", "/v1/models/tiny/x"):
         a = S.get(path)
         assert a.status == 404 and set(a.json["error"]) == {"message", "type", "param", "code"}, (path, a)

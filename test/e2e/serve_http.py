@@ -97,6 +97,10 @@ def test_origins():
     with Server("--cors-origin", "https://app.example") as s:
         pre = s.request("OPTIONS", "/v1/completions", headers={"Origin": "https://app.example", "Access-Control-Request-Method": "POST"})
         assert pre.status == 204 and pre.headers["Access-Control-Allow-Origin"] == "https://app.example", pre
+        wanted = "authorization,content-type,x-stainless-arch,x-stainless-os"  # what OpenAI's client for browsers asks for
+        pre = s.request("OPTIONS", "/v1/chat/completions", headers={"Origin": "https://app.example", "Access-Control-Request-Method": "POST",
+                                                                    "Access-Control-Request-Headers": wanted})
+        assert pre.status == 204 and pre.headers["Access-Control-Allow-Headers"] == wanted and "POST" in pre.headers["Access-Control-Allow-Methods"], pre.headers
         r = s.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, headers={"Origin": "https://app.example"})
         assert r.status == 200 and r.headers["Access-Control-Allow-Origin"] == "https://app.example" and r.headers["Vary"] == "Origin"
         assert s.get("/v1/models", headers={"Origin": "https://other.example"}).status == 403

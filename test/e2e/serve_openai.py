@@ -49,6 +49,48 @@ def test_chat_stream():
         next(iter(s))  # and hang up
 
 
+def test_several_answers():
+    c = client()
+    r = c.chat.completions.create(**{**hi(6, seed=5), "temperature": 1, "n": 3})
+    assert [k.index for k in r.choices] == [0, 1, 2] and r.usage.completion_tokens == 18
+    text, ends, usage = {}, {}, None
+    for k in c.chat.completions.create(**{**hi(6, seed=5), "temperature": 1, "n": 3}, stream=True, stream_options={"include_usage": True}):
+        usage = k.usage or usage
+        for x in k.choices:
+            text[x.index] = text.get(x.index, "") + (x.delta.content or "")
+            if x.finish_reason:
+                ends[x.index] = x.finish_reason
+    assert text == {k.index: k.message.content for k in r.choices} and ends == {0: "length", 1: "length", 2: "length"}, (text, ends)
+    assert usage.completion_tokens == 18 and usage.prompt_tokens == r.usage.prompt_tokens
+    r = c.completions.create(model="tiny", prompt=["ab", "c"], n=2, max_tokens=3, seed=1)
+    assert [k.index for k in r.choices] == [0, 1, 2, 3] and r.usage.completion_tokens == 12
+
+
+def test_logprobs():
+    c = client()
+    ask = hi(5, logprobs=True, top_logprobs=3)
+    whole = c.chat.completions.create(**ask).choices[0].logprobs.content
+    streamed = [t for k in c.chat.completions.create(**ask, stream=True) for x in k.choices if x.logprobs for t in x.logprobs.content]
+    assert streamed == whole and len(whole) == 5 and all(t.top_logprobs[0].logprob >= t.top_logprobs[2].logprob for t in whole)
+    r = c.completions.create(model="tiny", prompt="abc", max_tokens=4, temperature=0, logprobs=2, stream=True, stream_options={"include_usage": True})
+    chunks = list(r)
+    assert sum(len(k.choices[0].logprobs.tokens) for k in chunks if k.choices and k.choices[0].logprobs) == 4 and chunks[-1].usage.completion_tokens == 4
+
+
+def test_helpers_and_raw_answers():
+    c = client()
+    with c.chat.completions.stream(model="tiny", messages=[{"role": "user", "content": "hello"}], max_tokens=6, temperature=0) as s:
+        kinds = {e.type for e in s}
+        final = s.current_completion_snapshot
+    assert {"chunk", "content.delta"} <= kinds, kinds
+    assert final.choices[0].message.content == c.chat.completions.create(**hi(6)).choices[0].message.content
+    raw = c.chat.completions.with_raw_response.create(**hi(2), extra_headers={"X-Request-Id": "mine-1"})
+    assert raw.headers["x-request-id"] == "mine-1" and raw.parse()._request_id == "mine-1"
+    assert c.models.retrieve("tiny").meta["n_vocab"] == 320
+    got = c.chat.completions.create(**hi(2), extra_body={"unknown_field": 1})
+    assert got.usage.completion_tokens == 2
+
+
 def test_completions():
     c = client()
     r = c.completions.create(model="tiny", prompt="abc", max_tokens=3, temperature=0, logprobs=2, echo=True)
@@ -63,6 +105,8 @@ def test_embeddings():
     c = client()
     a = c.embeddings.create(model="tiny", input=["a", "b"])  # the client asks for base64
     b = c.embeddings.create(model="tiny", input=["a", "b"], encoding_format="float")
+    d = c.embeddings.create(model="tiny", input=[[5, 6, 7]], dimensions=8)
+    assert len(d.data[0].embedding) == 8 and d.usage.prompt_tokens == 3
     assert len(a.data) == 2 and all(abs(x - y) < 1e-6 for x, y in zip(a.data[1].embedding, b.data[1].embedding))
 
 
@@ -85,6 +129,9 @@ def test_errors():
     fails(openai.BadRequestError, lambda: c.completions.create(model="tiny", prompt="a" * 5000), "context_length_exceeded", "prompt")
     fails(openai.NotFoundError, lambda: c.chat.completions.create(**{**hi(), "model": "gpt-9"}), "model_not_found", "model")
     fails(openai.BadRequestError, lambda: c.chat.completions.create(**hi(), response_format={"type": "json_object"}), param="response_format")
+    fails(openai.BadRequestError, lambda: c.chat.completions.create(**hi(), stream=True, tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}]), param="tools")
+    fails(openai.NotFoundError, lambda: c.models.retrieve("gpt-9"), "model_not_found")
+    fails(openai.BadRequestError, lambda: c.embeddings.create(model="tiny", input=""), param="input")
     fails(openai.AuthenticationError, lambda: client().with_options(api_key="wrong").models.list(), "invalid_api_key")
 
 
