@@ -79,7 +79,8 @@ offline() {
                 --repeat 1 --seed "$run" --json "$tmp/o.json" > /dev/null
             field "$tmp/o.json" 'doc["results"][0]["decode_tok_s"]' >> "$tmp/o.$batch"
             [ -n "${LLAMA_BATCHED_BENCH:-}" ] || continue
-            "$LLAMA_BATCHED_BENCH" -m "$peer_model" -t "$threads" -c $((batch * (128 + output))) -npp 128 -ntg "$output" \
+            # pinned, it ends without a word
+            env -u GOMP_CPU_AFFINITY "$LLAMA_BATCHED_BENCH" -m "$peer_model" -t "$threads" -c $((batch * (128 + output))) -npp 128 -ntg "$output" \
                 -npl "$batch" --output-format jsonl 2> /dev/null | grep '^{' | tail -1 > "$tmp/p.json"
             field "$tmp/p.json" 'doc["speed_tg"]' >> "$tmp/p.$batch"
         done
