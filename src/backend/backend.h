@@ -13,6 +13,7 @@ struct sy_kv_cache;
 
 enum sy_compute { SY_COMPUTE_AUTO, SY_COMPUTE_F32, SY_COMPUTE_BF16, SY_COMPUTE_INT8 };
 enum sy_kv_dtype { SY_KV_F32, SY_KV_BF16, SY_KV_F16, SY_KV_Q8_0, SY_KV_COUNT };
+enum sy_state_dtype { SY_STATE_F32, SY_STATE_BF16, SY_STATE_DTYPES }; /* of SCAN's matrices */
 struct sy_device {
     char name[64];
     char isa[96];   /* instruction sets in use, as the user may force them */
@@ -28,6 +29,7 @@ struct sy_backend_opt {
     enum sy_compute compute;
     enum sy_kv_dtype kv_dtype;
     const char *cache_dir; /* folder for compiled programs, or NULL; outlives the backend */
+    enum sy_state_dtype state_dtype;
     bool no_huge_pages;
     void (*progress)(void *ctx, double done); /* loading, 0..1; NULL: none */
     void *progress_ctx;
@@ -64,6 +66,7 @@ struct sy_backend_ops {
     void (*save_block)(struct sy_backend *, struct sy_kv_cache *, int32_t block, void *host);
     void (*restore_block)(struct sy_backend *, struct sy_kv_cache *, int32_t block, const void *host);
     int64_t (*kv_block_bytes)(struct sy_backend *, const struct sy_graph *, int32_t block_len); /* all layers */
+    int64_t (*slot_bytes)(struct sy_backend *, const struct sy_graph *); /* of one sequence's slot; 0: no slots */
     /* The hot path: no allocation, no text; a failure is told by wait(). What wait() was not asked for may be left
      * undefined. */
     sy_status (*forward)(struct sy_backend *, struct sy_program *, struct sy_kv_cache *, const struct sy_batch *);

@@ -1,11 +1,17 @@
-/* cache.h - which sequence holds which KV block, and which blocks remember a prefix. Bookkeeping only: the bytes are
- * the backend's. Owned by the engine thread; no locks; no allocation after sy_cache_init().
+/* cache.h - which sequence holds which KV block and which slot, and what remembers a prefix. Bookkeeping only: the
+ * bytes are the backend's. Owned by the engine thread; no locks; no allocation after sy_cache_init().
  *
  * A block is free, leased (by one sequence or several) or cached (by none, but its content is known). Full blocks are
  * known by what they hold: block i of a sequence has the key (key of block i-1, its block_len tokens), the first
  * one's predecessor being the domain, so tenants never meet. A lookup compares tokens, it does not trust a hash.
  * Cached blocks are taken least recently used first, the end of a prefix before its beginning. At any time free +
- * cached + leased = all but block 0, which is padding. */
+ * cached + leased = all but block 0, which is padding.
+ *
+ * A model with recurrent states has slots besides: one holds all states of a sequence at one position. A slot is
+ * free, leased, or kept: the snapshot of the state behind a known block, which goes when the block is forgotten, or
+ * when a slot is wanted and it is the least recently used one. A prefix is a hit as far as it has blocks and a
+ * snapshot at their end; going on from a snapshot, or from a state that becomes one, is reading one slot and writing
+ * another: nothing is copied. At any time free + kept + leased = all but slot 0. */
 #pragma once
 #include "base/base.h"
 
@@ -14,6 +20,12 @@ struct sy_cache_block {
     int32_t n_ref;
     int32_t prev, next; /* in the free list (next only) or the list of cached blocks */
     int32_t chain;      /* next block in its hash bucket, 0: last */
+    int32_t slot;       /* snapshot of the states behind it, 0: none */
+};
+struct sy_cache_slot {
+    int32_t n_ref, block; /* block: whose snapshot it is, 0: none */
+    int32_t prev, next;   /* in the free list (next only) or the list of kept slots */
+    bool cold, hit;       /* cold: goes first among the kept; hit: somebody went on from it */
 };
 struct sy_cache {
     int32_t block_len, n_block;
@@ -24,22 +36,44 @@ struct sy_cache {
     int32_t free_first, lru_first, lru_last; /* 0: none */
     int32_t n_free, n_cached, n_leased;
     uint64_t next_key;
-    bool enabled; /* false: nothing is remembered */
+    bool enabled;               /* false: nothing is remembered */
+    struct sy_cache_slot *slot; /* [n_slot]; n_slot 0: the model has no states */
+    int32_t n_slot;
+    int32_t slot_free, keep_first, keep_last; /* 0: none */
+    int32_t n_slot_free, n_slot_kept, n_slot_leased;
 };
+/* n_slot 0: no slots. */
 SY_CHECK sy_status sy_cache_init(struct sy_cache *, const struct sy_env *, int32_t block_len, int32_t n_block,
-                                 bool enabled, struct sy_err *);
+                                 int32_t n_slot, bool enabled, struct sy_err *);
 void sy_cache_release(struct sy_cache *, const struct sy_env *);
 static inline int32_t sy_cache_available(const struct sy_cache *c) { return c->n_free + c->n_cached; }
 SY_CHECK sy_status sy_cache_lease(struct sy_cache *, int32_t n, int32_t *out); /* all or SY_FULL */
 void sy_cache_share(struct sy_cache *, int32_t block);                         /* one more holder */
 void sy_cache_return(struct sy_cache *, int32_t block);                        /* one holder less */
 bool sy_cache_is_shared(const struct sy_cache *, int32_t block);
-/* Longest run of blocks known for tok[0, n_block_max * block_len); leases them to the caller, writes them to out and
- * the key of the last one to *key (the domain's when none). */
-int32_t sy_cache_match(struct sy_cache *, uint64_t domain, const int32_t *tok, int32_t n_block_max, int32_t *out,
-                       uint64_t *key);
-/* The block now holds these block_len tokens after `parent`: remembers it, unless such a block is known already.
- * Returns the content's key. */
-uint64_t sy_cache_learn(struct sy_cache *, int32_t block, uint64_t parent, const int32_t *tok);
+struct sy_prefix {   /* what is known of a sequence's beginning */
+    int32_t n_block; /* leased to the caller */
+    int32_t n_known; /* known blocks, n_block and those behind the last snapshot */
+    int32_t slot;    /* leased to the caller: the states behind the n_block blocks; 0: none are needed */
+    uint64_t key;    /* of the last of n_block, the domain's when none */
+};
+/* Longest run of blocks known for tok[0, n_block_max * block_len), and with slots ending in a snapshot; written to
+ * out, which has room for n_block_max. */
+struct sy_prefix sy_cache_match(struct sy_cache *, uint64_t domain, const int32_t *tok, int32_t n_block_max,
+                                int32_t *out);
+/* The block now holds these block_len tokens after *key: remembers it, unless such a block is known already. *key
+ * becomes the content's key; returns the block that is known for it (0 where nothing is remembered). */
+int32_t sy_cache_learn(struct sy_cache *, int32_t block, uint64_t *key, const int32_t *tok);
+
+static inline int32_t sy_cache_slots_available(const struct sy_cache *c) { return c->n_slot_free + c->n_slot_kept; }
+int32_t sy_cache_slot_lease(struct sy_cache *);                   /* 0: all are leased */
+void sy_cache_slot_share(struct sy_cache *, int32_t slot);        /* one more holder */
+void sy_cache_slot_return(struct sy_cache *, int32_t slot);       /* one holder less */
+bool sy_cache_slot_is_own(const struct sy_cache *, int32_t slot); /* one holder and no snapshot: may be written */
+/* The slot holds the states behind the known block: its snapshot from now on, unless it has one. cold: a guess, given
+ * up before others. Returns whether it was taken. */
+bool sy_cache_keep(struct sy_cache *, int32_t block, int32_t slot, bool cold);
+/* Gives up the snapshot if it is still this slot and nobody went on from it. */
+void sy_cache_unkeep(struct sy_cache *, int32_t block, int32_t slot);
 uint64_t sy_cache_root(uint64_t domain);       /* the predecessor of a first block */
 void sy_cache_verify(const struct sy_cache *); /* all invariants; asserts */

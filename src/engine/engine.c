@@ -84,6 +84,26 @@ static sy_status open_text(struct sy_engine *e, struct sy_err *err)
 
 static int32_t or_default(int32_t v, int32_t otherwise) { return v > 0 ? v : otherwise; }
 
+/* A running sequence reads one slot and writes another at most; what is left over holds snapshots. */
+static sy_status plan_slots(struct sy_engine *e, struct sy_shape *shape, struct sy_err *err)
+{
+    struct sy_engine_plan *p = &e->plan;
+    p->slot_bytes = e->ops->slot_bytes ? e->ops->slot_bytes(e->backend, e->graph) : 0;
+    if (p->slot_bytes == 0) return SY_OK;
+    int64_t n = 8 + 4 * (int64_t)p->seq_max;
+    if (e->opt.snapshot_bytes > 0) n = e->opt.snapshot_bytes / p->slot_bytes;
+    if (e->opt.no_prefix_cache) n = 0;
+    n += 1 + 2 * (int64_t)p->seq_max;
+    if (n > 1 << 20 || (double)n * (double)p->slot_bytes > 1e15)
+        return sy_fail(err, SY_ENOMEM, "%lld states of %lld bytes are too many; lower --max-seqs", (long long)n,
+                       (long long)p->slot_bytes);
+    p->n_slot = (int32_t)n;
+    shape->seq = 2 * p->seq_max + 2; /* a sequence stands in a step twice where a snapshot is taken */
+    sy_graph_free(e->graph);
+    e->graph = NULL;
+    return sy_model_build(e->env, &e->model, *shape, &e->graph, err);
+}
+
 /* Decides the sizes, before weights or cache take memory. */
 static sy_status make_plan(struct sy_engine *e, const struct sy_engine_opt *o, struct sy_shape *shape,
                            struct sy_err *err)
@@ -102,10 +122,12 @@ static sy_status make_plan(struct sy_engine *e, const struct sy_engine_opt *o, s
     int32_t per_seq = (p->ctx_len + p->block_len - 1) / p->block_len, rows = or_default(o->score_row_max, 64);
     *shape = (struct sy_shape){p->batch_tok_max, p->seq_max, per_seq, rows > p->seq_max ? rows : p->seq_max};
     sy_status st = sy_model_build(e->env, &e->model, *shape, &e->graph, err);
+    if (!st) st = plan_slots(e, shape, err);
     if (st) return st;
     int64_t block_bytes = e->ops->kv_block_bytes(e->backend, e->graph, p->block_len);
     int64_t n_block = 1 + (int64_t)p->seq_max * per_seq;
-    if (o->kv_bytes_max > 0 && n_block > o->kv_bytes_max / block_bytes) n_block = o->kv_bytes_max / block_bytes;
+    if (o->kv_bytes_max > 0 && block_bytes > 0 && n_block > o->kv_bytes_max / block_bytes)
+        n_block = o->kv_bytes_max / block_bytes; /* blocks of a model without attention have no bytes */
     if ((double)n_block * (double)block_bytes > 1e15)
         return sy_fail(err, SY_ENOMEM,
                        "%d sequences of %d tokens need a KV cache of %.0f GB; lower --max-seqs or --ctx-size",
@@ -127,11 +149,13 @@ sy_status engine_tables_new(struct sy_engine *e, struct sy_shape shape, struct s
 {
     const struct sy_env *env = e->env;
     e->next_id = 1;
-    sy_status st = sy_cache_init(&e->cache, env, e->plan.block_len, e->plan.n_block, !e->opt.no_prefix_cache, err);
+    sy_status st = sy_cache_init(&e->cache, env, e->plan.block_len, e->plan.n_block, e->plan.n_slot,
+                                 !e->opt.no_prefix_cache, err);
     if (!st) st = sy_batch_new(env, shape, &e->batch, err);
     if (st) return st;
     e->block_bytes = e->plan.kv_bytes / e->plan.n_block;
-    e->n_swap_slot = (int32_t)(e->opt.swap_bytes / (e->block_bytes > 0 ? e->block_bytes : 1));
+    /* With states a sequence goes on from its last snapshot, which is cheaper than moving all of it. */
+    if (!e->plan.n_slot) e->n_swap_slot = (int32_t)(e->opt.swap_bytes / (e->block_bytes > 0 ? e->block_bytes : 1));
     if (e->n_swap_slot > e->plan.n_block) e->n_swap_slot = e->plan.n_block;
     if (e->n_swap_slot) {
         e->swap_mem = sy_new_array(env, (size_t)e->n_swap_slot, (size_t)e->block_bytes);
@@ -141,11 +165,12 @@ sy_status engine_tables_new(struct sy_engine *e, struct sy_shape shape, struct s
         for (int32_t i = 0; i < e->n_swap_slot; i++) e->swap_free[e->n_swap_free++] = i;
     }
     e->running = sy_new_array(env, (size_t)shape.seq, sizeof *e->running);
-    e->batch_seq = sy_new_array(env, (size_t)shape.seq, sizeof *e->batch_seq);
+    e->entry = sy_new_array(env, (size_t)shape.seq, sizeof *e->entry);
+    e->slot_drop = sy_new_array(env, (size_t)shape.seq, sizeof *e->slot_drop);
     e->copy = sy_new_array(env, (size_t)shape.seq, sizeof *e->copy);
     e->out = sy_new_array(env, (size_t)shape.out, sizeof *e->out);
     e->scratch = sy_new(env, sy_sample_scratch_bytes(e->plan.info.n_vocab));
-    if (!e->running || !e->batch_seq || !e->copy || !e->out || !e->scratch)
+    if (!e->running || !e->entry || !e->slot_drop || !e->copy || !e->out || !e->scratch)
         return sy_fail(err, SY_ENOMEM, "no memory for the engine");
     return trace_open(e, err);
 }
@@ -155,7 +180,8 @@ void engine_tables_free(struct sy_engine *e)
     while (e->n_running) sched_end(e, e->running[0], SY_FINISH_CANCELLED, false);
     while (e->wait) sched_end(e, e->wait, SY_FINISH_CANCELLED, false);
     sy_delete(e->env, e->running);
-    sy_delete(e->env, e->batch_seq);
+    sy_delete(e->env, e->entry);
+    sy_delete(e->env, e->slot_drop);
     sy_delete(e->env, e->copy);
     sy_delete(e->env, e->out);
     sy_delete(e->env, e->scratch);
@@ -192,7 +218,7 @@ static void find_windows(struct sy_engine *e)
 
 static sy_status allocate(struct sy_engine *e, struct sy_shape shape, struct sy_err *err)
 {
-    struct sy_cache_dim dim = {e->plan.block_len, e->plan.n_block, 1};
+    struct sy_cache_dim dim = {e->plan.block_len, e->plan.n_block, e->plan.n_slot > 0 ? e->plan.n_slot : 1};
     sy_status st = e->ops->load(e->backend, e->graph, e->ckpt, &e->weights, err);
     e->ops->device(e->backend, &e->plan.device, false);
     if (!st && e->plan.device.ragged) st = e->ops->compile(e->backend, e->graph, e->weights, dim, &e->program, err);

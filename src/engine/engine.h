@@ -21,16 +21,17 @@ struct sy_engine_opt {   /* zero everywhere is a sensible default */
     const char *model;   /* path of a .gguf file or a folder */
     const char *backend; /* "cpu" (default), or "name:device" */
     struct sy_backend_opt backend_opt;
-    int32_t ctx_len;       /* longest sequence in tokens; 0: the model's, at most 8192 */
-    int32_t block_len;     /* positions in a KV block, a power of two; 0: 32 */
-    int32_t seq_max;       /* sequences that run at once; 0: 1 */
-    int32_t batch_tok_max; /* tokens in a step; 0: 512 */
-    int32_t score_row_max; /* prompt rows of logits in a step; 0: 64 */
-    int32_t wait_max;      /* requests that wait; 0: 4096 */
-    int64_t kv_bytes_max;  /* hard cap of the KV cache; 0: what seq_max sequences of ctx_len need */
-    int64_t swap_bytes;    /* host memory for blocks of preempted sequences; 0: they are recomputed */
-    double gap_ms_max;     /* bound on the time between two tokens of a running request, kept by shrinking
-                              prefill chunks; 0: none */
+    int32_t ctx_len;        /* longest sequence in tokens; 0: the model's, at most 8192 */
+    int32_t block_len;      /* positions in a KV block, a power of two; 0: 32 */
+    int32_t seq_max;        /* sequences that run at once; 0: 1 */
+    int32_t batch_tok_max;  /* tokens in a step; 0: 512 */
+    int32_t score_row_max;  /* prompt rows of logits in a step; 0: 64 */
+    int32_t wait_max;       /* requests that wait; 0: 4096 */
+    int64_t kv_bytes_max;   /* hard cap of the KV cache; 0: what seq_max sequences of ctx_len need */
+    int64_t snapshot_bytes; /* for snapshots of recurrent states beside those that run; 0: 8 and 4 per sequence */
+    int64_t swap_bytes;     /* host memory for blocks of preempted sequences; 0: they are recomputed */
+    double gap_ms_max;      /* bound on the time between two tokens of a running request, kept by shrinking
+                               prefill chunks; 0: none */
     enum sy_scheduling scheduling;
     bool no_prefix_cache;
     const char *trace; /* file that records arrivals and steps; NULL: none */
@@ -48,6 +49,8 @@ struct sy_engine_plan { /* what was decided; filled before memory is taken */
     const char *arch;
     int32_t ctx_len, block_len, seq_max, batch_tok_max, n_block;
     int64_t kv_bytes;
+    int32_t n_slot; /* slots of recurrent states, 0: the model has none */
+    int64_t slot_bytes;
     double weight_bytes_step; /* weights one decode step reads */
     double weight_bytes_held;
     struct sy_device device;
@@ -137,6 +140,7 @@ struct sy_engine_stats { /* since the engine started, but for the gauges */
     uint64_t step_ns_last;
     int32_t n_running, n_waiting;                                /* gauges, sequences and requests */
     int32_t block_free, block_cached, block_leased, block_total; /* free + cached + leased = total */
+    int32_t slot_free, slot_kept, slot_leased;                   /* of recurrent states; kept: snapshots */
     int32_t last_batch_tok, last_batch_seq;
     uint64_t n_compile; /* programs compiled since the engine was ready: none, that is the point of buckets */
     int32_t n_bucket;   /* 0: the backend takes steps of any shape */

@@ -23,6 +23,12 @@ struct seq {          /* one answer, from submit to its last event; lives in its
     int32_t n_learned; /* full blocks that were offered to the prefix cache */
     uint64_t key;      /* of the last of those */
     int32_t n_cached;
+    int32_t slot;       /* that holds its states behind n_done tokens; 0: none yet, or the model has none */
+    bool slot_owed;     /* the slot is about to become a snapshot: the next step writes another */
+    int32_t cut[2];     /* positions at which a snapshot is wanted, ascending; 0: none */
+    int32_t kept;       /* position of the last snapshot on its way */
+    int32_t tail_block; /* whose snapshot follows the growing answer, and the slot; 0: none */
+    int32_t tail_slot;
     int32_t score_from; /* first prompt position whose row is still wanted; n_prompt: none */
     int32_t *swap;      /* host slots of its blocks; n_swap 0: none */
     int32_t n_swap;
@@ -50,6 +56,12 @@ struct out_row { /* a row of logits of the step */
     struct seq *seq;
     int32_t pos;
     bool sample; /* the next token comes from it */
+};
+enum keep { KEEP_NOT, KEEP_CUT, KEEP_GUESS, KEEP_TAIL };
+struct entry { /* of the step: tokens of one sequence that end in one slot; more than one when a snapshot is taken */
+    struct seq *seq;
+    int32_t end, slot; /* position behind it; slot written */
+    enum keep keep;
 };
 struct kv_window { /* attention layers that see at most `window` keys (0: all), and their share of a block's bytes */
     int32_t window;
@@ -93,8 +105,11 @@ struct sy_engine {
     uint64_t next_id;
 
     struct sy_batch batch;
-    struct seq **batch_seq; /* [seq_max] whose tokens they are */
-    int32_t n_prefill;      /* prompt tokens in it */
+    struct entry *entry; /* [shape.seq] whose tokens they are */
+    int32_t n_put;       /* sequences in it */
+    int32_t *slot_drop;  /* [shape.seq] slots that the step reads and nobody holds afterwards */
+    int32_t n_slot_drop;
+    int32_t n_prefill; /* prompt tokens in it */
     bool has_decode;
     struct sy_pace_load load; /* what it costs */
     bool unmeasured;          /* the last step's time has not been noted */
@@ -122,6 +137,7 @@ void sched_end(struct sy_engine *, struct seq *, enum sy_finish, bool tell); /* 
 void sched_drop(struct sy_engine *);                                         /* cancelled ones, passed deadlines */
 void sched_fill(struct sy_engine *);               /* decides the step and writes the batch */
 void sched_fork(struct sy_engine *, struct seq *); /* its prompt is done: the siblings start from it */
+void sched_learn(struct sy_engine *); /* the step ran: full blocks and snapshots are offered to the prefix cache */
 /* trace.c */
 SY_CHECK sy_status trace_open(struct sy_engine *, struct sy_err *);
 void trace_arrive(struct sy_engine *, const struct seq_request *, const struct seq *, bool scored);

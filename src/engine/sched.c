@@ -57,6 +57,9 @@ static void give_blocks(struct sy_engine *e, struct seq *s)
 {
     while (s->n_block > 0) sy_cache_return(&e->cache, s->block[--s->n_block]);
     s->n_done = s->n_learned = 0;
+    if (s->slot) sy_cache_slot_return(&e->cache, s->slot);
+    s->slot = s->tail_block = s->tail_slot = 0;
+    s->slot_owed = false;
 }
 
 static void give_swap(struct sy_engine *e, struct seq *s)
@@ -193,11 +196,59 @@ static bool own_block(struct sy_engine *e, struct seq *s, int32_t i)
     return true;
 }
 
+/* ---- what a prefix is known by -------------------------------------------------------------------------------- */
+
+/* A block of s became known. The state behind it is kept where the step was cut for that; of an answer that grows
+ * only the last one, which is where the conversation will go on. */
+static void keep(struct sy_engine *e, struct seq *s, int32_t known, int32_t pos)
+{
+    for (int32_t i = 0; i < e->batch.n_seq; i++) {
+        const struct entry *x = &e->entry[i];
+        if (x->seq != s || x->end != pos || x->keep == KEEP_NOT) continue;
+        if (!sy_cache_keep(&e->cache, known, x->slot, x->keep == KEEP_GUESS)) return;
+        if (x->keep != KEEP_TAIL) return;
+        sy_cache_unkeep(&e->cache, s->tail_block, s->tail_slot);
+        s->tail_block = known;
+        s->tail_slot = x->slot;
+        return;
+    }
+}
+
+/* Full blocks of s are offered to the prefix cache. */
+static void learn(struct sy_engine *e, struct seq *s)
+{
+    int32_t len = e->plan.block_len;
+    if (s->n_learned == 0 && s->n_done >= len) s->key = sy_cache_root(s->of->domain);
+    for (; (s->n_learned + 1) * len <= s->n_done; s->n_learned++) {
+        int32_t known = sy_cache_learn(&e->cache, s->block[s->n_learned], &s->key, s->tok + s->n_learned * len);
+        if (known && e->cache.n_slot) keep(e, s, known, (s->n_learned + 1) * len);
+    }
+}
+
+void sched_learn(struct sy_engine *e)
+{
+    for (int32_t i = 0; i < e->n_running; i++) {
+        learn(e, e->running[i]);
+        e->running[i]->slot_owed = false;
+    }
+    while (e->n_slot_drop > 0) sy_cache_slot_return(&e->cache, e->slot_drop[--e->n_slot_drop]);
+}
+
+/* Where snapshots of a prompt are worth a cut: where another sequence went another way, since more may follow it; and
+ * at the end, which the next turn of the conversation shares. */
+static void plan_snapshots(struct seq *s, int32_t fork, int32_t end)
+{
+    int32_t n = 0;
+    s->cut[0] = s->cut[1] = 0;
+    if (fork > s->n_done && fork < end) s->cut[n++] = fork;
+    if (end > s->n_done) s->cut[n] = end;
+}
+
 /* ---- admission ----------------------------------------------------------------------------------------------- */
 
 static bool restore(struct sy_engine *e, struct seq *s)
 {
-    int32_t n = s->n_swap, learned = s->n_done / e->plan.block_len;
+    int32_t n = s->n_swap;
     int32_t want = (s->n_tok + e->plan.block_len - 1) / e->plan.block_len;
     if (sy_cache_lease(&e->cache, want, s->block)) return false;
     s->n_block = want;
@@ -205,10 +256,8 @@ static bool restore(struct sy_engine *e, struct seq *s)
         e->ops->restore_block(e->backend, e->kv, s->block[i], e->swap_mem + s->swap[i] * e->block_bytes);
     give_swap(e, s);
     /* Its blocks are offered to the prefix cache again as if they had just been computed. */
-    s->key = sy_cache_root(s->of->domain);
     s->n_learned = 0;
-    for (; s->n_learned < learned; s->n_learned++)
-        s->key = sy_cache_learn(&e->cache, s->block[s->n_learned], s->key, s->tok + s->n_learned * e->plan.block_len);
+    learn(e, s);
     return true;
 }
 
@@ -218,9 +267,13 @@ static void adopt(struct sy_engine *e, struct seq *s)
     int32_t limit = s->n_tok - 1;
     if (s->score_from < limit) limit = s->score_from;
     if (s->of->no_cache_read) limit = 0;
-    s->n_block = sy_cache_match(&e->cache, s->of->domain, s->tok, limit / e->plan.block_len, s->block, &s->key);
-    s->n_done = s->n_block * e->plan.block_len;
-    s->n_learned = s->n_block;
+    int32_t len = e->plan.block_len;
+    struct sy_prefix p = sy_cache_match(&e->cache, s->of->domain, s->tok, limit / len, s->block);
+    s->n_block = s->n_learned = p.n_block;
+    s->n_done = s->kept = p.n_block * len;
+    s->key = p.key;
+    s->slot = p.slot;
+    plan_snapshots(s, p.n_known * len, (s->n_tok - 1) / len * len);
 }
 
 static bool admit_one(struct sy_engine *e, struct seq *s)
@@ -267,10 +320,53 @@ static void add_load(const struct sy_engine *e, const struct seq *s, int32_t n, 
     l->x[decode ? SY_PACE_KEY : SY_PACE_PAIR] += keys_seen(e, s->n_done, n);
 }
 
-/* Adds n tokens of s to the step, and the rows of logits they owe. */
-static void put(struct sy_engine *e, struct seq *s, int32_t n)
+/* The slot that s writes in its next entry; the one it reads is left in *from. A state that others go on from, or
+ * that is a snapshot, is not written over: the slot changes instead. */
+static int32_t slot_to_write(struct sy_engine *e, struct seq *s, int32_t *from)
+{
+    *from = s->slot;
+    if (e->cache.n_slot == 0 || (s->slot && !s->slot_owed && sy_cache_slot_is_own(&e->cache, s->slot)))
+        return s->slot;
+    if (s->slot) e->slot_drop[e->n_slot_drop++] = s->slot; /* read by the step: given back when it ran */
+    s->slot = sy_cache_slot_lease(&e->cache);
+    sy_assert(s->slot); /* two for each running sequence are there */
+    s->slot_owed = false;
+    return s->slot;
+}
+
+/* A snapshot behind `end` is worth a slot: it was planned, or the answer grew by a block, or a long prompt stops here
+ * anyway and has none yet in the last third of what lies between: guesses lie the denser the nearer to its end. */
+static enum keep worth_keeping(const struct sy_engine *e, const struct seq *s, int32_t end)
+{
+    if (e->cache.n_slot == 0 || !e->cache.enabled || end % e->plan.block_len) return KEEP_NOT;
+    if (end == s->cut[0] || end == s->cut[1]) return KEEP_CUT;
+    if (s->last_ns) return KEEP_TAIL;
+    int32_t last = s->cut[1] ? s->cut[1] : s->cut[0];
+    return end < last && 2 * (end - s->kept) >= last - end ? KEEP_GUESS : KEEP_NOT;
+}
+
+/* Tokens up to the next place where s must be cut, n at most. A cut takes a slot and an entry beyond those that are
+ * set aside for the sequences to come. */
+static int32_t until_cut(const struct sy_engine *e, const struct seq *s, int32_t n)
+{
+    int32_t to_come = e->plan.seq_max - e->n_put;
+    if (sy_cache_slots_available(&e->cache) < 2 * to_come + 2 || e->batch.n_seq + to_come + 2 > e->batch.shape.seq)
+        return n;
+    for (int i = 0; i < 2 && e->cache.n_slot; i++)
+        if (s->cut[i] > s->n_done && s->cut[i] < s->n_done + n) return s->cut[i] - s->n_done;
+    return n;
+}
+
+static void put_entry(struct sy_engine *e, struct seq *s, int32_t n)
 {
     struct sy_batch *b = &e->batch;
+    b->field[SY_SLOT_WR][b->n_seq] = slot_to_write(e, s, &b->field[SY_SLOT_RD][b->n_seq]);
+    struct entry *x = &e->entry[b->n_seq];
+    *x = (struct entry){s, s->n_done + n, s->slot, worth_keeping(e, s, s->n_done + n)};
+    if (x->keep != KEEP_NOT) {
+        s->slot_owed = true;
+        s->kept = x->end;
+    }
     int32_t len = e->plan.block_len, *table = b->field[SY_BLOCK_TABLE] + (int64_t)b->n_seq * b->shape.block;
     int32_t n_out = b->n_out;
     memcpy(table, s->block, (size_t)s->n_block * sizeof *table);
@@ -284,13 +380,22 @@ static void put(struct sy_engine *e, struct seq *s, int32_t n)
         b->field[SY_OUT][b->n_out++] = at;
     }
     add_load(e, s, n, b->n_out - n_out, &e->load);
-    if (n > 1 || s->last_ns == 0) e->n_prefill += n; /* recomputed answers count as prompts */
-    if (!s->of->started_ns) s->of->started_ns = e->now;
-    e->batch_seq[b->n_seq] = s;
     b->field[SY_START][b->n_seq] = b->n_tok;
     b->field[SY_CTX][b->n_seq] = s->n_done + n;
     b->field[SY_START][++b->n_seq] = b->n_tok += n;
     s->n_done += n;
+}
+
+/* Adds n tokens of s to the step, and the rows of logits they owe. */
+static void put(struct sy_engine *e, struct seq *s, int32_t n)
+{
+    if (n > 1 || s->last_ns == 0) e->n_prefill += n; /* recomputed answers count as prompts */
+    if (!s->of->started_ns) s->of->started_ns = e->now;
+    e->n_put++;
+    for (int32_t part; n > 0; n -= part) {
+        part = until_cut(e, s, n);
+        put_entry(e, s, part);
+    }
 }
 
 enum { CHUNK_LEAST = 16 };
@@ -327,6 +432,13 @@ static int32_t room_for(const struct sy_engine *e, const struct seq *s)
     return within_gap(e, s, n);
 }
 
+/* The same; a chunk that does not reach the end of the tokens ends with a block where it can, for snapshots. */
+static int32_t chunk_for(const struct sy_engine *e, const struct seq *s)
+{
+    int32_t n = room_for(e, s), end = (s->n_done + n) / e->plan.block_len * e->plan.block_len;
+    return e->cache.n_slot && s->n_done + n < s->n_tok && end > s->n_done ? end - s->n_done : n;
+}
+
 static void fill_decodes(struct sy_engine *e)
 {
     for (int32_t i = 0; i < e->n_running;) {
@@ -352,7 +464,7 @@ static bool may_join(const struct sy_engine *e)
 void sched_fill(struct sy_engine *e)
 {
     struct sy_batch *b = &e->batch;
-    b->n_tok = b->n_seq = b->n_out = e->n_prefill = e->n_copy = 0;
+    b->n_tok = b->n_seq = b->n_out = e->n_prefill = e->n_copy = e->n_put = 0;
     e->has_decode = false;
     e->load = (struct sy_pace_load){0};
     uint64_t preempted = e->stats.n_preempt_recompute + e->stats.n_preempt_swap;
@@ -360,7 +472,7 @@ void sched_fill(struct sy_engine *e)
     fill_decodes(e);
     for (int32_t i = 0; i < e->n_running; i++) {
         struct seq *s = e->running[i];
-        int32_t n = s->n_tok - s->n_done > 1 ? room_for(e, s) : 0;
+        int32_t n = s->n_tok - s->n_done > 1 ? chunk_for(e, s) : 0;
         if (n > 0) put(e, s, n);
     }
     if (e->stats.n_preempt_recompute + e->stats.n_preempt_swap != preempted) return; /* no room for anybody new */
@@ -368,7 +480,7 @@ void sched_fill(struct sy_engine *e)
         struct seq *s = e->wait;
         if (!admit_one(e, s)) return;
         e->n_batch_left--;
-        int32_t n = room_for(e, s);
+        int32_t n = chunk_for(e, s);
         if (n > 0) put(e, s, n);
     }
 }
@@ -394,6 +506,9 @@ void sched_fork(struct sy_engine *e, struct seq *s)
         sibling->n_done = s->n_done;
         sibling->n_learned = s->n_learned;
         sibling->key = s->key;
+        sibling->slot = s->slot;
+        sibling->kept = s->kept;
+        if (s->slot) sy_cache_slot_share(&e->cache, s->slot);
         start(e, sibling);
     }
 }

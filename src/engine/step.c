@@ -58,15 +58,6 @@ static void take_token(struct sy_engine *e, struct seq *s, const struct sy_resul
     if (f != SY_RUNNING) sched_end(e, s, f, false);
 }
 
-/* Full blocks of s are offered to the prefix cache. */
-static void learn(struct sy_engine *e, struct seq *s)
-{
-    int32_t len = e->plan.block_len;
-    if (s->n_learned == 0 && s->n_done >= len) s->key = sy_cache_root(s->of->domain);
-    for (; (s->n_learned + 1) * len <= s->n_done; s->n_learned++)
-        s->key = sy_cache_learn(&e->cache, s->block[s->n_learned], s->key, s->tok + s->n_learned * len);
-}
-
 /* The siblings' first tokens come from the same row, each by its own draw. */
 static void take_siblings(struct sy_engine *e, struct seq *s, const struct sy_result *r, int32_t row, uint64_t now)
 {
@@ -80,7 +71,7 @@ static void take_siblings(struct sy_engine *e, struct seq *s, const struct sy_re
 
 static void collect(struct sy_engine *e, const struct sy_result *r, uint64_t now)
 {
-    for (int32_t i = 0; i < e->n_running; i++) learn(e, e->running[i]);
+    sched_learn(e);
     for (int32_t i = 0; i < r->n; i++) {
         const struct out_row *o = &e->out[i];
         const struct seq_request *q = o->seq->of;
@@ -191,6 +182,9 @@ struct sy_engine_stats sy_engine_stats(const struct sy_engine *e)
     s.n_bucket = e->buckets.n;
     for (int32_t i = 0; i < e->buckets.n; i++)
         s.bucket[i] = (struct sy_bucket_stats){e->buckets.shape[i], e->bucket[i].n_step, e->bucket[i].n_tok};
+    s.slot_free = e->cache.n_slot_free;
+    s.slot_kept = e->cache.n_slot_kept;
+    s.slot_leased = e->cache.n_slot_leased;
     return s;
 }
 
@@ -199,7 +193,7 @@ void sy_engine_verify(const struct sy_engine *e)
     sy_cache_verify(&e->cache);
     int32_t n_wait = 0, n_swap = 0;
     for (const struct seq *s = e->wait; s; s = s->next) {
-        sy_assert(s->state == SEQ_WAITING && s->n_block == 0 && (s->n_swap || s->n_done == 0));
+        sy_assert(s->state == SEQ_WAITING && s->n_block == 0 && (s->n_swap || s->n_done == 0) && s->slot == 0);
         n_wait++;
         n_swap += s->n_swap;
     }
@@ -209,6 +203,8 @@ void sy_engine_verify(const struct sy_engine *e)
         sy_assert(s->state == SEQ_RUNNING && s->n_swap == 0 && s->n_done <= s->n_tok && s->n_tok <= s->n_end);
         sy_assert(s->n_done <= s->n_block * e->plan.block_len);
         for (int32_t k = 0; k < s->n_block; k++) sy_assert(e->cache.block[s->block[k]].n_ref > 0);
+        bool holds = e->cache.n_slot && s->n_done > 0;
+        sy_assert(holds ? e->cache.slot[s->slot].n_ref > 0 : s->slot == 0);
     }
-    if (e->n_running == 0) sy_assert(e->cache.n_leased == 0);
+    if (e->n_running == 0) sy_assert(e->cache.n_leased == 0 && e->cache.n_slot_leased == 0);
 }

@@ -83,13 +83,13 @@ void trace_step(struct sy_engine *e, uint64_t end_ns)
 {
     const int32_t *start = e->batch.field[SY_START];
     for (int32_t i = 0; e->opt.on_batch && i < e->batch.n_seq; i++)
-        e->opt.on_batch(e->opt.on_batch_ctx, e->batch_seq[i]->of->id, e->batch_seq[i]->sample,
+        e->opt.on_batch(e->opt.on_batch_ctx, e->entry[i].seq->of->id, e->entry[i].seq->sample,
                         start[i + 1] - start[i]);
     if (!e->trace) return;
     fprintf(e->trace, "{\"step\":%" PRIu64 ",\"t\":%" PRIu64 ",\"end\":%" PRIu64 ",\"seq\":[", e->stats.n_step,
             e->now, end_ns);
     for (int32_t i = 0; i < e->batch.n_seq; i++)
-        fprintf(e->trace, "%s[%" PRIu64 ",%d,%d]", i ? "," : "", e->batch_seq[i]->of->id, e->batch_seq[i]->sample,
+        fprintf(e->trace, "%s[%" PRIu64 ",%d,%d]", i ? "," : "", e->entry[i].seq->of->id, e->entry[i].seq->sample,
                 start[i + 1] - start[i]);
     fputs("]}\n", e->trace);
 }

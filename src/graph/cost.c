@@ -28,6 +28,7 @@ struct sy_cost sy_node_cost(const struct sy_graph *g, uint32_t id, const struct 
     switch (n->op) {
     case SY_OP_INPUT:
     case SY_OP_WEIGHT:
+    case SY_OP_CONST:
     case SY_OP_STATE:
     case SY_OP_PART: return (struct sy_cost){0};
     case SY_OP_EMBED:
@@ -43,6 +44,19 @@ struct sy_cost sy_node_cost(const struct sy_graph *g, uint32_t id, const struct 
         return (struct sy_cost){.flops = 2 * keys * d->n_head * per,
                                 .b_state = (l->ctx + l->tok) * d->n_kv * per * l->kv_elem_bytes,
                                 .b_act = f32 * (elems + rows * (double)in0->dim[1])};
+    }
+    case SY_OP_CONV: {
+        double taps = (double)in1->dim[1] / (double)n->dim[1];
+        return (struct sy_cost){.flops = 2 * taps * elems,
+                                .b_state = 2 * f32 * l->seq * (taps - 1) * (double)n->dim[1],
+                                .b_act = 2 * f32 * elems};
+    }
+    case SY_OP_SCAN: {
+        const struct sy_scan_dim *d = &n->attr.scan;
+        double state = (double)n->dim[1] * d->d_key, per = d->delta ? 8 : 6; /* S k, S q, S a + k u */
+        return (struct sy_cost){.flops = per * l->tok * state,
+                                .b_state = 2 * f32 * l->seq * state,
+                                .b_act = f32 * l->tok * (2 * (double)in0->dim[1] + 2 * (double)n->dim[1])};
     }
     case SY_OP_NORM:
     case SY_OP_ROPE: return (struct sy_cost){.flops = 4 * elems, .b_act = 2 * f32 * elems};

@@ -148,9 +148,28 @@ sy_val sy_weight_experts(struct sy_graph *g, const char *name, int layer, int32_
     return weight(g, all, layer, n_expert * rows, cols, attr);
 }
 
+sy_val sy_weight_regrouped(struct sy_graph *g, enum sy_split split, const char *name, int layer, int64_t rows,
+                           int64_t cols, struct sy_regroup r)
+{
+    int64_t all = (int64_t)r.part[0] + r.part[1] + r.part[2] + r.part[3];
+    if (r.n_group > 0 && all * r.n_group == rows && !strchr(name, '{'))
+        return weight(g, name, layer, rows, cols, (union sy_attr){.weight = {.split = split, .regroup = r}});
+    sy_graph_refuse(g, SY_ESHAPE, "WEIGHT '%s': %d groups of %lld rows are not %lld rows", name, r.n_group,
+                    (long long)all, (long long)rows);
+    return SY_NONE;
+}
+
 sy_val sy_norm_weight(struct sy_graph *g, const char *name, int layer, int64_t d, bool plus_one)
 {
-    return weight(g, name, layer, 1, d, (union sy_attr){.weight = {.split = SY_WHOLE, .plus_one = plus_one}});
+    return sy_vector(g, name, layer, d, plus_one ? SY_PLUS_ONE : SY_AS_IS, 1);
+}
+
+sy_val sy_vector(struct sy_graph *g, const char *name, int layer, int64_t d, enum sy_wmap map, int32_t repeat)
+{
+    if (repeat >= 1 && d % repeat == 0)
+        return weight(g, name, layer, 1, d, (union sy_attr){.weight = {.map = map, .repeat = repeat}});
+    sy_graph_refuse(g, SY_ESHAPE, "WEIGHT '%s': %lld columns of %d each", name, (long long)d, repeat);
+    return SY_NONE;
 }
 
 /* Part i of a name with one list {a,b,c} or none. *n_part: how many there are. */
@@ -188,6 +207,13 @@ bool sy_weight_part(const char *name, int i, char *buf, size_t n_buf)
     if (i / n_part > last_expert) return false;
     snprintf(one, sizeof one, "%.*s%d%s", (int)(range - name), name, i / n_part, close + 1);
     return list_part(one, i % n_part, buf, n_buf, &n_part);
+}
+
+sy_val sy_const(struct sy_graph *g, const float *x, int64_t d)
+{
+    struct sy_node *n = push(g, SY_OP_CONST, 1, d);
+    if (n) n->attr.constant = x;
+    return last(g, n);
 }
 
 sy_val sy_state(struct sy_graph *g, struct sy_state_spec spec)
@@ -275,9 +301,18 @@ sy_val sy_norm(struct sy_graph *g, sy_val x, sy_val w, float eps)
                         (long long)a->dim[1]);
         return SY_NONE;
     }
-    sy_val v = unary(g, SY_OP_NORM, x, (union sy_attr){.eps = eps});
+    sy_val v = sy_norm_unit(g, x, (int32_t)b->dim[1], eps);
     if (v.id) g->node[v.id].in[1] = w;
     return v;
+}
+
+sy_val sy_norm_unit(struct sy_graph *g, sy_val x, int32_t d, float eps)
+{
+    const struct sy_node *a = use(g, x, "NORM");
+    if (!a) return SY_NONE;
+    if (d > 0 && a->dim[1] % d == 0) return unary(g, SY_OP_NORM, x, (union sy_attr){.norm = {eps, d}});
+    sy_graph_refuse(g, SY_ESHAPE, "NORM of %d on %lld columns", d, (long long)a->dim[1]);
+    return SY_NONE;
 }
 
 sy_val sy_rope(struct sy_graph *g, sy_val x, struct sy_rope_dim d)
@@ -421,6 +456,50 @@ sy_val sy_experts(struct sy_graph *g, sy_val x, sy_val route, struct sy_expert_w
         n->attr.moe = d;
     }
     return last(g, n);
+}
+
+sy_val sy_conv(struct sy_graph *g, sy_val x, sy_val w, sy_val bias, sy_val slot)
+{
+    const struct sy_node *a = use(g, x, "CONV"), *b = use(g, w, "CONV"), *s = use(g, slot, "CONV");
+    const struct sy_node *c = bias.id ? use(g, bias, "CONV") : NULL;
+    if (!a || !b || !s) return SY_NONE;
+    int64_t n = a->dim[1], taps = b->dim[1] / n;
+    if (b->dim[1] % n || taps < 2 || (c && c->dim[1] != n) || s->op != SY_OP_STATE ||
+        s->attr.state.kind != SY_SLOTS || s->attr.state.elems != (taps - 1) * n) {
+        sy_graph_refuse(g, SY_ESHAPE, "CONV '%s' of %lld weights on %lld columns", b->name, (long long)b->dim[1],
+                        (long long)n);
+        return SY_NONE;
+    }
+    sy_val v = unary(g, SY_OP_CONV, x, (union sy_attr){0});
+    if (!v.id) return v;
+    g->node[v.id].in[1] = w;
+    g->node[v.id].in[2] = bias;
+    g->node[v.id].in[3] = slot;
+    return v;
+}
+
+sy_val sy_scan(struct sy_graph *g, sy_val q, sy_val k, sy_val v, sy_val decay, sy_val beta, sy_val slot,
+               struct sy_scan_dim d)
+{
+    const struct sy_node *a = use(g, q, "SCAN"), *b = use(g, k, "SCAN"), *c = use(g, v, "SCAN");
+    const struct sy_node *s = use(g, slot, "SCAN"), *e = use(g, decay, "SCAN");
+    const struct sy_node *f = beta.id ? use(g, beta, "SCAN") : NULL;
+    if (!a || !b || !c || !s || !e) return SY_NONE;
+    int64_t key = (int64_t)d.n_key * d.d_key, val = (int64_t)d.n_val * d.d_val;
+    bool ok = d.n_key > 0 && d.d_key > 0 && d.d_val > 0 && d.n_val % d.n_key == 0 && a->dim[1] == key &&
+              b->dim[1] == key && c->dim[1] == val && s->op == SY_OP_STATE && s->attr.state.kind == SY_SLOTS &&
+              s->attr.state.elems == val * d.d_key && (!f || f->dim[1] == d.n_val) &&
+              (e->dim[1] == d.n_val || e->dim[1] == (int64_t)d.n_val * d.d_key);
+    if (!ok) {
+        sy_graph_refuse(g, SY_ESHAPE, "SCAN of %d/%d heads of %d/%d on %lld, %lld, %lld columns", d.n_key, d.n_val,
+                        d.d_key, d.d_val, (long long)a->dim[1], (long long)b->dim[1], (long long)c->dim[1]);
+        return SY_NONE;
+    }
+    sy_val y = unary(g, SY_OP_SCAN, v, (union sy_attr){.scan = d});
+    if (!y.id) return y;
+    const sy_val in[] = {q, k, v, decay, beta, slot};
+    memcpy(g->node[y.id].in, in, sizeof in);
+    return y;
 }
 
 sy_val sy_sample(struct sy_graph *g, sy_val logits)

@@ -18,10 +18,11 @@ typedef struct {
 #define SY_OPS(X)                                                                                                    \
     X(INPUT, "a field of the step")                                                                                  \
     X(WEIGHT, "a named tensor")                                                                                      \
+    X(CONST, "a row of numbers of the model's hyper-parameters")                                                     \
     X(STATE, "blocks or slots")                                                                                      \
     X(EMBED, "rows of a table by token id")                                                                          \
     X(LINEAR, "x w^T (+ b), accumulated in f32")                                                                     \
-    X(NORM, "root mean square norm over the last d of w, times w")                                                   \
+    X(NORM, "root mean square norm of each run of d columns, times w where there is one")                            \
     X(ROPE, "rotates pairs of the first d_rot dims of each head by position")                                        \
     X(ACT, "elementwise function")                                                                                   \
     X(GLU, "act(a) * b")                                                                                             \
@@ -34,6 +35,8 @@ typedef struct {
     X(ATTEND, "paged ragged causal attention; writes k and v to its state first")                                    \
     X(ROUTE, "chooses experts: [ids | weights] of the n_used best by score")                                         \
     X(EXPERTS, "weighted sum of the chosen experts' feed-forward networks")                                          \
+    X(CONV, "causal convolution of each column along its sequence; its slot holds the last inputs")                  \
+    X(SCAN, "gated linear attention along a sequence; its slot holds the matrix of each head")                       \
     X(SAMPLE, "the most likely token of each row of logits")
 enum sy_op {
 #define X(name, doc) SY_OP_##name,
@@ -46,7 +49,8 @@ const char *sy_op_name(enum sy_op);
 enum sy_dtype { SY_F32, SY_BF16, SY_I32 };                     /* compute types; storage formats stay in quant/ */
 enum sy_split { SY_WHOLE, SY_BY_OUT, SY_BY_IN, SY_BY_EXPERT }; /* how ranks share a weight */
 /* quick: x sigmoid(1.702 x); relu2: max(x, 0)^2 */
-enum sy_fn { SY_SILU, SY_GELU, SY_GELU_TANH, SY_SIGMOID, SY_GELU_QUICK, SY_RELU2, SY_TANH };
+enum sy_fn { SY_SILU, SY_GELU, SY_GELU_TANH, SY_SIGMOID, SY_GELU_QUICK, SY_RELU2, SY_TANH, SY_SOFTPLUS };
+enum sy_wmap { SY_AS_IS, SY_PLUS_ONE, SY_NEG_EXP }; /* of a vector's stored values: w, 1 + w, -exp(w) */
 
 struct sy_attn_dim {
     int32_t n_head, n_kv, d_key, d_val;
@@ -86,6 +90,29 @@ struct sy_moe_dim {
     bool weigh_input;      /* the weight multiplies x, not the result (Llama 4) */
     struct sy_glu_dim glu; /* not gated: fn alone counts */
 };
+/* Value head j of n_val keeps a matrix S [d_key, d_val], zero before its sequence's first token. Per token, with
+ * q and k of key head j / (n_val / n_key), v and beta of head j and a = exp(decay):
+ *     S' = diag(a) S;  S = S' + k u^T, u = beta (v - S'^T k) with `delta`, beta v without;  out = S^T q
+ * Gated DeltaNet (arXiv:2412.06464), Kimi Delta Attention (arXiv:2510.26692: a per key dimension), Mamba-2
+ * (arXiv:2405.21060: k = B, q = C, v = x, beta = dt), lightning attention (arXiv:2401.04658: a constant). */
+struct sy_scan_dim {
+    int32_t n_key, n_val, d_key, d_val;
+    bool delta;
+};
+/* Rows that a file keeps group by group, part[i] rows of each part per group (q_0 k_0 q_1 k_1 ...), in the order of
+ * the parts (q_0 q_1 .. k_0 k_1 ..). n_group 0: as they are. */
+struct sy_regroup {
+    int32_t n_group, part[4];
+};
+static inline int64_t sy_regroup_row(const struct sy_regroup *g, int64_t r)
+{
+    if (g->n_group == 0) return r;
+    int64_t all = (int64_t)g->part[0] + g->part[1] + g->part[2] + g->part[3], before = 0;
+    int i = 0;
+    for (; i < 3 && r >= (before + g->part[i]) * g->n_group; i++) before += g->part[i];
+    int64_t in = r - before * g->n_group;
+    return in / g->part[i] * all + before + in % g->part[i];
+}
 union sy_attr {
     struct sy_attn_dim attn;
     struct sy_state_spec state;
@@ -95,13 +122,21 @@ union sy_attr {
     } part;
     struct {
         enum sy_split split;
-        bool plus_one; /* a norm's stored w means 1 + w */
-        bool exact;    /* computed in f32 whatever the compute mode: a router's matrix */
+        enum sy_wmap map;          /* of a vector */
+        int32_t repeat;            /* of a vector: each stored value stands for that many columns; 0: one */
+        struct sy_regroup regroup; /* of a matrix */
+        bool exact;                /* computed in f32 whatever the compute mode: a router's matrix */
     } weight;
     struct sy_route_dim route;
     struct sy_moe_dim moe;
     struct sy_glu_dim glu;
-    float eps, c;
+    struct {
+        float eps;
+        int32_t d; /* columns of a run */
+    } norm;
+    struct sy_scan_dim scan;
+    const float *constant; /* [dim[1]], in the arena of the model's hyper-parameters */
+    float c;
     enum sy_fn fn;
     enum sy_field field;
 };
@@ -134,6 +169,7 @@ struct sy_load { /* what a step holds; weight_bytes: of one element, by node (NU
     double tok, out;
     double keys; /* sum over tokens of the keys each sees (no window) */
     double ctx;  /* sum over sequences of the context length: keys that must be read */
+    double seq;  /* sequences: their slots are read and written */
     double kv_elem_bytes;
     double (*weight_bytes)(void *ctx, const struct sy_node *);
     void *weight_ctx;
@@ -152,7 +188,12 @@ sy_val sy_weight_exact(struct sy_graph *, const char *name, int layer, int64_t r
 /* '#' in name stands for the expert's number; rows: of one expert. cols 0: a vector [1, n_expert * rows]. */
 sy_val sy_weight_experts(struct sy_graph *, const char *name, int layer, int32_t n_expert, int64_t rows,
                          int64_t cols);
+sy_val sy_weight_regrouped(struct sy_graph *, enum sy_split, const char *name, int layer, int64_t rows, int64_t cols,
+                           struct sy_regroup);
 sy_val sy_norm_weight(struct sy_graph *, const char *name, int layer, int64_t d, bool plus_one);
+/* A vector of d columns; the file holds d / repeat values, of any shape that is not a matrix. */
+sy_val sy_vector(struct sy_graph *, const char *name, int layer, int64_t d, enum sy_wmap, int32_t repeat);
+sy_val sy_const(struct sy_graph *, const float *, int64_t d); /* [1, d]; outlives the graph and its programs */
 sy_val sy_state(struct sy_graph *, struct sy_state_spec);
 /* i-th tensor name of a joined name, written to buf; false when there are no more. */
 bool sy_weight_part(const char *name, int i, char *buf, size_t n_buf);
@@ -162,6 +203,7 @@ bool sy_weight_part(const char *name, int i, char *buf, size_t n_buf);
 sy_val sy_embed(struct sy_graph *, sy_val table, sy_val ids);
 sy_val sy_linear(struct sy_graph *, sy_val x, sy_val w, sy_val bias_or_none);
 sy_val sy_norm(struct sy_graph *, sy_val x, sy_val w, float eps);
+sy_val sy_norm_unit(struct sy_graph *, sy_val x, int32_t d, float eps); /* w = 1 */
 sy_val sy_rope(struct sy_graph *, sy_val x, struct sy_rope_dim);
 sy_val sy_act(struct sy_graph *, sy_val x, enum sy_fn);
 sy_val sy_glu(struct sy_graph *, sy_val gate, sy_val up, enum sy_fn);
@@ -180,4 +222,11 @@ struct sy_expert_weights {
     sy_val w_in, w_out, bias_in, bias_out;
 };
 sy_val sy_experts(struct sy_graph *, sy_val x, sy_val route, struct sy_expert_weights, struct sy_moe_dim);
+/* w [1, n_tap d]: w[c n_tap + i] multiplies the input n_tap - 1 - i tokens ago of column c, which is zero before its
+ * sequence's first token. */
+sy_val sy_conv(struct sy_graph *, sy_val x, sy_val w, sy_val bias_or_none, sy_val slot);
+/* decay: log of a per head [n_val] (a CONST: the same for all tokens) or per key dimension [n_val d_key]. beta
+ * [n_val]; none: 1. */
+sy_val sy_scan(struct sy_graph *, sy_val q, sy_val k, sy_val v, sy_val decay, sy_val beta_or_none, sy_val slot,
+               struct sy_scan_dim);
 sy_val sy_sample(struct sy_graph *, sy_val logits);

@@ -2,7 +2,7 @@
 
 static const char *fn_name(enum sy_fn f)
 {
-    static const char *const names[] = {"silu", "gelu", "gelu_tanh", "sigmoid", "gelu_quick", "relu2", "tanh"};
+    static const char *const names[] = {"silu", "gelu", "gelu_tanh", "sigmoid", "gelu_quick", "relu2", "tanh", "softplus"};
     return (unsigned)f < SY_COUNT(names) ? names[f] : "?";
 }
 
@@ -27,13 +27,18 @@ static void print_attr(const struct sy_node *n, struct sy_buf *b)
     const struct sy_attn_dim *a = &n->attr.attn;
     switch (n->op) {
     case SY_OP_INPUT: sy_buf_printf(b, " %s", sy_field_name(n->attr.field)); break;
-    case SY_OP_WEIGHT: sy_buf_printf(b, " '%s'%s", n->name, n->attr.weight.plus_one ? " (1+w)" : ""); break;
+    case SY_OP_WEIGHT: {
+        static const char *const maps[] = {"", " (1+w)", " (-exp w)"};
+        sy_buf_printf(b, " '%s'%s", n->name, maps[n->attr.weight.map]);
+        if (n->attr.weight.regroup.n_group) sy_buf_printf(b, " of %d groups", n->attr.weight.regroup.n_group);
+        break;
+    }
     case SY_OP_STATE:
         sy_buf_printf(b, " %s %lld elements", n->attr.state.kind == SY_BLOCKS ? "blocks" : "slots",
                       (long long)n->attr.state.elems);
         if (n->attr.state.window) sy_buf_printf(b, " window %d", n->attr.state.window);
         break;
-    case SY_OP_NORM: sy_buf_printf(b, " eps %g", (double)n->attr.eps); break;
+    case SY_OP_NORM: sy_buf_printf(b, " of %d eps %g", n->attr.norm.d, (double)n->attr.norm.eps); break;
     case SY_OP_ROPE:
         sy_buf_printf(b, " %d of %d dims%s", n->attr.rope.d_rot, n->attr.rope.d_head,
                       n->attr.rope.interleaved ? " interleaved" : "");
@@ -55,6 +60,12 @@ static void print_attr(const struct sy_node *n, struct sy_buf *b)
         if (!n->attr.moe.gated) sy_buf_printf(b, " ungated");
         if (n->attr.moe.weigh_input) sy_buf_printf(b, " weighing input");
         break;
+    case SY_OP_SCAN:
+        sy_buf_printf(b, " %d/%d heads of %d/%d%s", n->attr.scan.n_key, n->attr.scan.n_val, n->attr.scan.d_key,
+                      n->attr.scan.d_val, n->attr.scan.delta ? " delta" : "");
+        break;
+    case SY_OP_CONST:
+    case SY_OP_CONV:
     case SY_OP_EMBED:
     case SY_OP_LINEAR:
     case SY_OP_ADD:

@@ -103,3 +103,16 @@ sy_val sy_build_embed(struct sy_graph *, const struct sy_decoder *);
 sy_val sy_build_logits(struct sy_graph *, const struct sy_decoder *, sy_val x);
 /* Final norm, the rows that are wanted, logits, the token. */
 sy_val sy_build_head(struct sy_graph *, const struct sy_decoder *, sy_val x, bool norm_plus_one, float softcap);
+
+/* A Mamba-2 mixer of n_head heads of d_head, of which n_head / n_group share their B and C of d_state. */
+struct sy_mamba2 {
+    const char *prefix; /* of tensor names, with %d for the layer: "backbone.layers.%d.mixer." */
+    int32_t d_model, n_head, d_head, n_group, d_state, n_tap;
+    bool conv_bias, proj_bias;
+    enum { SY_MAMBA_GATE_FIRST, SY_MAMBA_NORM_FIRST, SY_MAMBA_NO_NORM } norm;
+    int32_t n_norm_group; /* equal runs of columns normed apart */
+    float eps;
+    const float *in_scale; /* multiplies what in_proj gives; NULL: 1 */
+};
+sy_status sy_mamba2_limits(struct sy_jread *); /* refuses bounds on the time step */
+sy_val sy_build_mamba2(struct sy_graph *, const struct sy_mamba2 *, int l, sy_val x);

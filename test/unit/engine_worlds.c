@@ -20,7 +20,8 @@ struct world {
     uint64_t seed, dice, now;
     struct sy_engine e;
     uint64_t n_copy;
-    int64_t *row; /* the fake KV cache: what each row holds */
+    int64_t *row;   /* the fake KV cache: what each row holds */
+    uint64_t *slot; /* fake recurrent states: a hash of all tokens so far; NULL: a model without */
     float logits[64 * VOCAB];
     int32_t token[64];
     struct sy_result result;
@@ -51,6 +52,20 @@ static int32_t best_of(const float *x)
     return best;
 }
 
+/* Each entry goes on from the slot it reads, or from the beginning. Returns the state behind token `at` of entry seq.
+ */
+static uint64_t run_entry(struct world *w, const struct sy_batch *b, int32_t seq, int32_t at)
+{
+    int32_t lo = b->field[SY_START][seq], rd = b->field[SY_SLOT_RD][seq];
+    uint64_t h = 1;
+    if (b->field[SY_POS][lo] > 0) {
+        assert_true(rd > 0 && rd < w->e.plan.n_slot && w->slot[rd] != 0);
+        h = w->slot[rd];
+    }
+    for (int32_t i = lo; i <= at; i++) h = absorb(h, row_value(b->field[SY_TOK][i], b->field[SY_POS][i]));
+    return h;
+}
+
 static sy_status fake_forward(struct sy_backend *bk, struct sy_program *p, struct sy_kv_cache *kv,
                               const struct sy_batch *b)
 {
@@ -62,6 +77,14 @@ static sy_status fake_forward(struct sy_backend *bk, struct sy_program *p, struc
         assert_true(b->field[SY_ROW][i] >= len); /* block 0 is never written */
         w->row[b->field[SY_ROW][i]] = row_value(b->field[SY_TOK][i], b->field[SY_POS][i]);
     }
+    uint64_t state[64] = {0};
+    for (int32_t s = 0, o = 0; w->slot && s < b->n_seq; s++) {
+        int32_t end = b->field[SY_START][s + 1];
+        for (; o < b->n_out && b->field[SY_OUT][o] < end; o++) state[o] = run_entry(w, b, s, b->field[SY_OUT][o]);
+        uint64_t last = run_entry(w, b, s, end - 1);
+        assert_true(b->field[SY_SLOT_WR][s] > 0 && b->field[SY_SLOT_WR][s] < w->e.plan.n_slot);
+        w->slot[b->field[SY_SLOT_WR][s]] = last;
+    }
     for (int32_t o = 0; o < b->n_out; o++) {
         int32_t at = b->field[SY_OUT][o];
         for (seq = 0; b->field[SY_START][seq + 1] <= at; seq++) continue;
@@ -69,6 +92,7 @@ static sy_status fake_forward(struct sy_backend *bk, struct sy_program *p, struc
         uint64_t h = 1;
         for (int32_t pos = 0; pos <= b->field[SY_POS][at]; pos++)
             h = absorb(h, w->row[table[pos / len] * len + pos % len]);
+        if (w->slot) assert_true(h == state[o]); /* blocks and slot tell the same story */
         logits_of(h, w->logits + o * VOCAB);
         w->token[o] = best_of(w->logits + o * VOCAB);
     }
@@ -211,7 +235,7 @@ static void stop_one(struct world *w, struct ask *a)
 
 /* What the worlds went through, so that a test of nothing is noticed. */
 struct seen {
-    uint64_t recompute, swap, hit, token, copy, stopped;
+    uint64_t recompute, swap, hit, token, copy, stopped, hit_slots;
 };
 
 static void run_world(uint64_t seed, struct seen *all)
@@ -232,13 +256,17 @@ static void run_world(uint64_t seed, struct seen *all)
     e->plan.seq_max = 1 + roll(&w, 5);
     e->plan.batch_tok_max = e->plan.seq_max + roll(&w, 10);
     e->plan.info.n_vocab = VOCAB;
+    bool states = roll(&w, 2);
+    if (states) e->plan.n_slot = 1 + 2 * e->plan.seq_max + roll(&w, 10);
     e->plan.kv_bytes = (int64_t)block_bytes(&w) * e->plan.n_block;
     e->opt.wait_max = 2 + roll(&w, 12);
     e->opt.swap_bytes = roll(&w, 2) ? (int64_t)block_bytes(&w) * roll(&w, 12) : 0;
     e->opt.gap_ms_max = roll(&w, 2) ? 0.002 : 0;
     e->opt.no_prefix_cache = roll(&w, 4) == 0;
     e->opt.scheduling = roll(&w, 5) == 0 ? SY_STATIC : SY_CONTINUOUS;
-    struct sy_shape shape = {e->plan.batch_tok_max, e->plan.seq_max, CTX, e->plan.seq_max + roll(&w, 6)};
+    struct sy_shape shape = {e->plan.batch_tok_max, states ? 2 * e->plan.seq_max + 2 : e->plan.seq_max, CTX,
+                             e->plan.seq_max + roll(&w, 6)};
+    w.slot = states ? calloc((size_t)e->plan.n_slot, sizeof *w.slot) : NULL;
     w.row = calloc((size_t)e->plan.n_block * (size_t)e->plan.block_len, sizeof *w.row);
     assert_non_null(w.row);
     struct sy_err err;
@@ -272,12 +300,14 @@ static void run_world(uint64_t seed, struct seen *all)
     all->recompute += st.n_preempt_recompute;
     all->swap += st.n_preempt_swap;
     all->hit += st.n_cache_hit_tok;
+    all->hit_slots += states ? st.n_cache_hit_tok : 0;
     all->token += st.n_gen_tok;
     all->copy += w.n_copy;
     assert_int_equal(st.block_leased, 0);
     assert_int_equal(st.block_free + st.block_cached, st.block_total);
     engine_tables_free(e);
     free(w.row);
+    free(w.slot);
 }
 
 static void worlds(void **state)
@@ -293,14 +323,14 @@ static void worlds(void **state)
         run_world(seed, &all);
     }
     unsetenv("SYSTOLE_WORLD_NOW");
-    print_message("%llu tokens, %llu from the prefix cache, %llu blocks copied, preempted %llu by recompute, %llu by "
-                  "swap, %llu "
-                  "stopped by their readers\n",
-                  (unsigned long long)all.token, (unsigned long long)all.hit, (unsigned long long)all.copy,
-                  (unsigned long long)all.recompute, (unsigned long long)all.swap, (unsigned long long)all.stopped);
+    print_message("%llu tokens, %llu from the prefix cache (%llu with states), %llu blocks copied, preempted %llu by "
+                  "recompute, %llu by swap, %llu stopped by their readers\n",
+                  (unsigned long long)all.token, (unsigned long long)all.hit, (unsigned long long)all.hit_slots,
+                  (unsigned long long)all.copy, (unsigned long long)all.recompute, (unsigned long long)all.swap,
+                  (unsigned long long)all.stopped);
     if (one) return;
-    assert_true(all.token > 10000 && all.hit > 1000 && all.copy > 100 && all.recompute > 1000 && all.swap > 200 &&
-                all.stopped > 500);
+    assert_true(all.token > 10000 && all.hit > 1000 && all.hit_slots > 1000 && all.copy > 100 &&
+                all.recompute > 1000 && all.swap > 200 && all.stopped > 500);
 }
 
 static int say_seed(void **state)

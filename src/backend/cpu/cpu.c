@@ -1,4 +1,5 @@
 /* cpu.c - the CPU backend: opening, loading weights into compute layouts, the KV cache. See plan.c and run.c. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,6 +129,7 @@ static sy_status plan_matrix(struct loader *l, const struct sy_node *n, struct w
         s->tensor = t;
         s->col0 = col;
         sy_panels_plan(&s->p, layout, t->format, t->dim[0], t->dim[1]);
+        s->p.regroup = n->attr.weight.regroup;
         l->n_bytes += (s->p.n_bytes + 4095) & ~(size_t)4095;
         l->w->bytes_step += share * (double)s->p.n_bytes;
         col += t->dim[0];
@@ -135,8 +137,32 @@ static sy_status plan_matrix(struct loader *l, const struct sy_node *n, struct w
     return SY_OK;
 }
 
+/* Values of a tensor that is a vector, or one filter per channel [channels, 1, taps]; 0 when it is neither. */
+static int64_t flat_len(const struct sy_tensor *t)
+{
+    int64_t n = 1, wide = 0;
+    for (int i = 0; i < t->n_dim; i++) {
+        n *= t->dim[i];
+        wide += t->dim[i] > 1;
+    }
+    bool filters = t->n_dim == 3 && t->dim[1] == 1;
+    return t->n_dim > 0 && (wide <= 1 || filters) ? n : 0;
+}
+
+static float mapped(const struct sy_node *n, const struct sy_tensor *t, float x)
+{
+    switch (n->attr.weight.map) {
+    case SY_AS_IS: break;
+    case SY_PLUS_ONE: return t->norm_plus_one ? x : x + 1;
+    case SY_NEG_EXP: return -expf(x);
+    }
+    return x;
+}
+
 static sy_status load_vector(struct loader *l, const struct sy_node *n, struct wentry *e)
 {
+    int32_t repeat = n->attr.weight.repeat > 0 ? n->attr.weight.repeat : 1;
+    int64_t want = n->dim[1] / repeat; /* stored values */
     e->vec = sy_arena_array(&l->w->arena, (size_t)n->dim[1], sizeof(float));
     float *raw = sy_new_array(l->b->env, 2 * (size_t)n->dim[1], sizeof(float)), *gathered = raw + n->dim[1];
     sy_status st = e->vec && raw ? SY_OK : sy_fail(l->err, SY_ENOMEM, "no memory for '%s'", n->name);
@@ -148,19 +174,18 @@ static sy_status load_vector(struct loader *l, const struct sy_node *n, struct w
             st = l->err ? l->err->code : SY_EFORMAT;
             break;
         }
-        bool flat = t->n_dim == 1 || (t->n_dim == 2 && t->dim[0] == 1);
-        int64_t d = t->n_dim == 2 ? t->dim[1] : t->dim[0];
-        if (!flat || d > n->dim[1] - at || d % t->format->block_len) {
-            st = wrong_shape(l, t, 1, n->dim[1] - at);
+        int64_t d = flat_len(t);
+        if (d == 0 || d > want - at || d % t->format->block_len) {
+            st = wrong_shape(l, t, 1, want - at);
             break;
         }
         t->format->dequant(sy_tensor_row_at(t, 0, gathered), raw, d);
-        float one = n->attr.weight.plus_one && !t->norm_plus_one ? 1 : 0;
-        for (int64_t k = 0; k < d; k++) e->vec[at + k] = raw[sy_tensor_row(t, k)] + one;
+        for (int64_t k = 0; k < d * repeat; k++)
+            e->vec[at * repeat + k] = mapped(n, t, raw[sy_tensor_row(t, k / repeat)]);
         at += d;
     }
-    if (!st && at != n->dim[1])
-        st = sy_fail(l->err, SY_ESHAPE, "'%s': expected %lld values, found %lld", n->name, (long long)n->dim[1],
+    if (!st && at != want)
+        st = sy_fail(l->err, SY_ESHAPE, "'%s': expected %lld values, found %lld", n->name, (long long)want,
                      (long long)at);
     sy_delete(l->b->env, raw);
     return st;
@@ -323,6 +348,8 @@ static int64_t kv_block_bytes(struct sy_backend *b, const struct sy_graph *g, in
     return sum;
 }
 
+static int64_t slot_bytes(struct sy_backend *b, const struct sy_graph *g) { return cpu_slot_bytes(b, g); }
+
 static void free_kv_cache(struct sy_kv_cache *c)
 {
     if (!c) return;
@@ -347,10 +374,14 @@ static sy_status allocate_kv_cache(struct sy_backend *b, const struct sy_graph *
         c->block_bytes[c->n_layer++] = each;
         bytes += each * dim.n_block;
     }
+    c->slot_at = bytes;
+    c->slot_bytes = cpu_slot_bytes(b, g);
+    bytes +=
+        c->slot_bytes * dim.n_slot + 1; /* a model of slots alone has no block's bytes, and the other way round */
     sy_status st = sy_pages_new(&c->mem, (size_t)bytes, !b->opt.no_huge_pages, err);
     if (st) {
         sy_delete(b->env, c);
-        return sy_while(err, st, "KV cache of %d blocks", dim.n_block);
+        return sy_while(err, st, "KV cache of %d blocks and %d slots", dim.n_block, dim.n_slot);
     }
     *out = c;
     return SY_OK;
@@ -425,6 +456,7 @@ const struct sy_backend_ops sy_backend_cpu = {
     .save_block = save_block,
     .restore_block = restore_block,
     .kv_block_bytes = kv_block_bytes,
+    .slot_bytes = slot_bytes,
     .forward = forward,
     .wait = wait_result,
     .weights_free = weights_free,

@@ -49,6 +49,8 @@ struct sy_kv_cache {
     int n_layer;
     int64_t layer_bytes[1024]; /* where layer i starts */
     int64_t block_bytes[1024]; /* of a block of layer i */
+    int64_t slot_at;           /* where slots start; each holds all its states, in the order of the graph's nodes */
+    int64_t slot_bytes;
 };
 
 /* ---- a lowered graph ----------------------------------------------------------------------------------------- */
@@ -82,7 +84,7 @@ typedef void (*row_fn)(const struct sy_program *, const struct op *, int64_t lo,
 struct op {
     row_fn run; /* row ops; NULL for a product or attention */
     const struct sy_node *node;
-    const struct value *in[4], *out;
+    const struct value *in[6], *out;
     const float *vec, *vec2; /* a norm's weight, a bias */
     const struct wentry *w;
     struct moe *moe;
@@ -92,9 +94,11 @@ struct op {
     const float *rope_cs;          /* table of the step */
     int64_t rope_n;
     struct sy_kv_dim kv;
-    int32_t state; /* index of the attention's layer cache */
+    int32_t state;       /* index of the attention's layer cache */
+    int64_t slot_offset; /* where the state of a convolution or scan starts in a slot, bytes */
+    const float *taps;   /* a convolution's weights, [n_tap][columns] */
 };
-enum region_kind { REGION_ROWS, REGION_PRODUCT, REGION_ATTEND, REGION_EXPERTS };
+enum region_kind { REGION_ROWS, REGION_PRODUCT, REGION_ATTEND, REGION_EXPERTS, REGION_CONV, REGION_SCAN };
 struct region { /* what runs between two barriers */
     enum region_kind kind;
     bool on_out; /* rows are the step's outputs, not its tokens */
@@ -106,6 +110,9 @@ struct rope_table {
 };
 struct work { /* attention of up to SY_ATTEND_Q queries of one sequence */
     int32_t seq, q0, n_q, pos0, n_part;
+};
+struct chain { /* consecutive entries of the step that continue one sequence: each reads the slot written before it */
+    int32_t seq0, n_seq;
 };
 struct sy_program {
     struct sy_backend *b;
@@ -130,13 +137,26 @@ struct sy_program {
     struct work *work;     /* [tok] at most */
     float *partial;        /* one slice per thread, or per item when items are few */
     int64_t partial_slice; /* floats */
+    /* convolutions and scans */
+    struct chain *chain;  /* [seq] */
+    float *scan_scratch;  /* a slice per thread */
+    int64_t scan_slice;   /* floats */
+    int64_t slot_planned; /* bytes of a slot's states so far */
     /* of the step that runs */
     const struct sy_batch *batch;
     struct sy_kv_cache *kv;
-    int32_t n_work;
+    int32_t n_work, n_chain;
 };
 void cpu_run(struct sy_program *);
 extern const row_fn cpu_row_fns[SY_OP_COUNT];
+/* recur.c: what runs along a sequence */
+int64_t cpu_state_bytes(const struct sy_backend *, const struct sy_node *nodes,
+                        const struct sy_node *); /* in a slot */
+int64_t cpu_slot_bytes(const struct sy_backend *, const struct sy_graph *);
+const float *cpu_taps(struct sy_program *, const float *w, int64_t d, int64_t n_tap); /* NULL: no memory */
+void cpu_plan_chains(struct sy_program *);
+void cpu_region_conv(struct sy_program *, const struct op *);
+void cpu_region_scan(struct sy_program *, const struct op *);
 void cpu_row_prepare(const struct sy_program *, const struct op *, int64_t lo, int64_t hi);
 void cpu_row_kv_write(const struct sy_program *, const struct op *, int64_t lo, int64_t hi);
 void cpu_row_route(const struct sy_program *, const struct op *, int64_t lo, int64_t hi);

@@ -80,6 +80,7 @@ sy_status sy_kernels_pick(const char *isa, struct sy_kernels *out, struct sy_err
         MERGE("gemm", e->isa, k.gemm);
         MERGE("attend", e->isa, k.attend);
         MERGE("vec", e->isa, k.vec);
+        MERGE("scan", e->isa, k.scan);
         MERGE("peak", e->isa, k.peak);
         k.bf16 |= found->bf16;
         k.bf16_codes |= found->bf16_codes;

@@ -91,6 +91,37 @@ struct sy_kernels_vec {
     int32_t (*argmax)(const float *x, int64_t n); /* lowest index wins; NaN never wins unless all are */
 };
 
+/* ---- along a sequence -------------------------------------------------------------------------------------------
+ */
+
+struct sy_conv_run {           /* d columns of n_tok consecutive tokens of one sequence */
+    const float *x, *w, *bias; /* w [n_tap][ldw], the last row for the token itself; bias NULL: 0 */
+    const float *from;         /* the n_tap - 1 inputs before, oldest first, ld_state apart; NULL: zeros */
+    float *to;                 /* what is to be found there next time; may be from */
+    float *y;                  /* not x */
+    int64_t ldx, ldw, ld_state, ldy, d;
+    int32_t n_tap, n_tok;
+};
+/* SCAN of n_tok consecutive tokens, for some columns of one value head. A state is panels of SY_SCAN_PANEL columns,
+ * each [d_key][SY_SCAN_PANEL]; columns beyond d_val are 0. It is read and written once for SY_SCAN_TOK tokens. */
+enum { SY_SCAN_PANEL = 16, SY_SCAN_TOK = 16 };
+struct sy_scan_run {
+    const float *q, *k, *v, *decay, *beta; /* of the first token; beta NULL: 1 */
+    int64_t ldq, ldk, ldv, ld_decay, ld_beta;
+    const unsigned char *from; /* NULL: zeros */
+    unsigned char *to;         /* may be from */
+    float *y;                  /* may be v */
+    int64_t ldy;
+    float *scratch; /* SY_SCAN_SCRATCH(d_key) */
+    int32_t d_key, d_val, n_tok;
+    bool delta, decay_each; /* decay_each: decay is [d_key] per token */
+};
+#define SY_SCAN_SCRATCH(d_key) ((size_t)SY_SCAN_TOK * (4 * (((size_t)(d_key) + 15) / 16 * 16) + 1))
+struct sy_kernels_scan {
+    void (*conv)(const struct sy_conv_run *);
+    void (*scan[SY_STATE_DTYPES])(const struct sy_scan_run *);
+};
+
 /* ---- what the machine can do at most --------------------------------------------------------------------------- */
 
 struct sy_kernels_peak { /* f32, bf16, int8: multiply-adds on registers only, `rounds` times a few; return how many
@@ -106,6 +137,7 @@ struct sy_kernels {
     struct sy_kernels_gemm gemm;
     struct sy_kernels_attend attend;
     struct sy_kernels_vec vec;
+    struct sy_kernels_scan scan;
     struct sy_kernels_peak peak;
     bool bf16, bf16_codes; /* of one of the folders in use */
     char isa[96];          /* folders in use, best last: "generic avx2 avx512 avx512vnni" */

@@ -228,7 +228,8 @@ void sy_panels_pack(const struct sy_panels *p, const struct sy_tensor *t, int64_
         unsigned char *panel = p->data + (size_t)i * p->panel_bytes;
         memset(panel, 0, p->panel_bytes);
         for (int c = 0; c < SY_PANEL && i * SY_PANEL + c < p->n; c++) {
-            const unsigned char *row = sy_tensor_row_at(t, row0 + i * SY_PANEL + c, gathered);
+            int64_t r = sy_regroup_row(&p->regroup, row0 + i * SY_PANEL + c);
+            const unsigned char *row = sy_tensor_row_at(t, r, gathered);
             if (p->group) pack_codes(p, q, row, panel, c, scratch);
             else pack_floats(p, q, row, panel, c, scratch);
         }

@@ -47,6 +47,7 @@ struct sy_panels { /* a packed matrix, or a run of rows of one */
     unsigned char *data; /* 64-byte aligned; owned by the weights */
     size_t n_bytes, panel_bytes;
     size_t min_at, scale_at, code_at; /* where the planes of a panel start */
+    struct sy_regroup regroup;        /* of the stored rows, when packing */
 };
 struct sy_xmat { /* activations prepared for a layout: caller's memory */
     enum sy_xkind kind;
@@ -84,8 +85,8 @@ SY_CHECK sy_status sy_layout_choose(const struct sy_quant *, enum sy_compute, co
 enum sy_xkind sy_layout_xkind(enum sy_layout);
 /* Fills in *p but for data. k must be a multiple of the format's block_len, which any stored row is. */
 void sy_panels_plan(struct sy_panels *p, enum sy_layout, const struct sy_quant *, int64_t n, int64_t k);
-/* Packs panels [lo, hi) of a stored matrix whose row r of the panels is row sy_tensor_row(t, row0 + r) of t.
- * scratch: sy_panels_scratch() floats, one per thread. */
+/* Packs panels [lo, hi) of a stored matrix whose row r of the panels is row sy_tensor_row(t, regrouped(row0 + r)) of
+ * t. scratch: sy_panels_scratch() floats, one per thread. */
 void sy_panels_pack(const struct sy_panels *p, const struct sy_tensor *t, int64_t row0, int64_t lo, int64_t hi,
                     float *scratch);
 size_t sy_panels_scratch(int64_t k);

@@ -41,6 +41,9 @@ static sy_status out_of_memory(struct plan *l)
 
 static const struct sy_node *node_of(const struct plan *l, uint32_t id) { return &l->p->node[id]; }
 
+/* One row for all: a vector's weight, a constant. */
+static bool is_row(const struct sy_node *n) { return n->op == SY_OP_WEIGHT || n->op == SY_OP_CONST; }
+
 static int region_now(const struct plan *l) { return l->p->n_region - 1; }
 
 /* ---- regions and ops ------------------------------------------------------------------------------------------ */
@@ -87,7 +90,7 @@ static void own_value(struct plan *l, uint32_t id)
 static bool last_reader(const struct plan *l, uint32_t id, uint32_t me)
 {
     const struct sy_node *n = node_of(l, id);
-    if (n->op == SY_OP_WEIGHT || n->op == SY_OP_INPUT) return false;
+    if (is_row(n) || n->op == SY_OP_INPUT) return false;
     uint32_t parent = n->op == SY_OP_PART ? n->in[0].id : 0;
     if (parent && node_of(l, parent)->op == SY_OP_PART) return false;
     for (uint32_t i = 1; i < l->n_node; i++) {
@@ -124,7 +127,9 @@ static void writes(struct plan *l, struct op *o, uint32_t id, uint32_t over)
 
 static const float *vector(struct plan *l, sy_val v)
 {
-    const struct wentry *e = cpu_weight(l->w, node_of(l, v.id)->name);
+    const struct sy_node *n = node_of(l, v.id);
+    if (n->op == SY_OP_CONST) return n->attr.constant;
+    const struct wentry *e = cpu_weight(l->w, n->name);
     sy_assert(e && e->vec); /* load() saw the same graph */
     return e->vec;
 }
@@ -163,8 +168,8 @@ static uint32_t residual_add(const struct plan *l, uint32_t id)
         bool first = m->in[0].id == id;
         if (!first && m->in[1].id != id) continue;
         uint32_t other = first ? m->in[1].id : m->in[0].id;
-        bool fits = m->op == SY_OP_ADD && other < id && node_of(l, other)->dim[0] == m->dim[0] &&
-                    node_of(l, other)->op != SY_OP_WEIGHT;
+        bool fits =
+            m->op == SY_OP_ADD && other < id && node_of(l, other)->dim[0] == m->dim[0] && !is_row(node_of(l, other));
         return fits ? i : 0;
     }
     return 0;
@@ -278,6 +283,33 @@ static void plan_experts(struct plan *l, uint32_t id)
     writes(l, sum, id, 0);
 }
 
+static void plan_conv(struct plan *l, uint32_t id)
+{
+    const struct sy_node *n = node_of(l, id);
+    struct op *o = push_op(l, REGION_CONV, false, n);
+    reads(l, o, 0, n->in[0]);
+    o->taps = cpu_taps(l->p, vector(l, n->in[1]), n->dim[1], node_of(l, n->in[1].id)->dim[1] / n->dim[1]);
+    if (!o->taps) out_of_memory(l);
+    if (n->in[2].id) o->vec = vector(l, n->in[2]);
+    o->slot_offset = l->p->slot_planned;
+    l->p->slot_planned += cpu_state_bytes(l->p->b, l->p->node, n);
+    writes(l, o, id, 0);
+}
+
+static void plan_scan(struct plan *l, uint32_t id)
+{
+    const struct sy_node *n = node_of(l, id);
+    struct op *o = push_op(l, REGION_SCAN, false, n);
+    for (int i = 0; i < 5; i++)
+        if (n->in[i].id && !is_row(node_of(l, n->in[i].id))) reads(l, o, i, n->in[i]);
+    if (is_row(node_of(l, n->in[3].id))) o->vec = vector(l, n->in[3]);
+    o->slot_offset = l->p->slot_planned;
+    l->p->slot_planned += cpu_state_bytes(l->p->b, l->p->node, n);
+    int64_t slice = (int64_t)SY_SCAN_SCRATCH(n->attr.scan.d_key);
+    if (slice > l->p->scan_slice) l->p->scan_slice = slice;
+    writes(l, o, id, n->in[2].id);
+}
+
 static const struct rope_table *rope_table(struct plan *l, const struct sy_rope_dim *d)
 {
     struct sy_program *p = l->p;
@@ -306,7 +338,9 @@ static void plan_row_op(struct plan *l, uint32_t id)
         sy_assert(o->w && o->w->table);
         writes(l, o, id, 0);
         return;
-    case SY_OP_NORM: o->vec = vector(l, n->in[1]); break;
+    case SY_OP_NORM:
+        if (n->in[1].id) o->vec = vector(l, n->in[1]);
+        break;
     case SY_OP_ROPE: {
         const struct rope_table *t = rope_table(l, &n->attr.rope);
         o->rope_cs = t->cs;
@@ -328,7 +362,7 @@ static void plan_row_op(struct plan *l, uint32_t id)
     case SY_OP_ADD:
     case SY_OP_MUL:
         o->by_column = node_of(l, n->in[1].id)->dim[1] != n->dim[1];
-        if (node_of(l, n->in[1].id)->op == SY_OP_WEIGHT) o->vec = vector(l, n->in[1]);
+        if (is_row(node_of(l, n->in[1].id))) o->vec = vector(l, n->in[1]);
         else reads(l, o, 1, n->in[1]);
         break;
     default: break;
@@ -354,11 +388,14 @@ static void plan_nodes(struct plan *l)
         switch (n->op) {
         case SY_OP_INPUT:
         case SY_OP_WEIGHT:
+        case SY_OP_CONST:
         case SY_OP_STATE: break;
         case SY_OP_PART: plan_part(l, id); break;
         case SY_OP_LINEAR: plan_linear(l, id); break;
         case SY_OP_ATTEND: plan_attend(l, id); break;
         case SY_OP_EXPERTS: plan_experts(l, id); break;
+        case SY_OP_CONV: plan_conv(l, id); break;
+        case SY_OP_SCAN: plan_scan(l, id); break;
         default:
             if (!l->fused[id]) plan_row_op(l, id);
         }
@@ -414,7 +451,8 @@ static sy_status place_memory(struct plan *l)
     return SY_OK;
 }
 
-/* Scratch of attention: one slice per item in flight; items are few only when they outnumber no thread by much. */
+/* Scratch of attention and scans: one slice per item in flight; items are few only when they outnumber no thread by
+ * much. */
 static sy_status plan_attention(struct plan *l)
 {
     struct sy_program *p = l->p;
@@ -429,7 +467,9 @@ static sy_status plan_attention(struct plan *l)
     p->partial_slice = slice;
     p->work = sy_arena_array(&p->arena, (size_t)p->shape.tok + (size_t)p->shape.seq, sizeof *p->work);
     p->partial = sy_arena_array(&p->arena, (size_t)slice * 4 * (size_t)sy_pool_size(p->b->pool), sizeof(float));
-    return p->work && p->partial ? SY_OK : out_of_memory(l);
+    p->chain = sy_arena_array(&p->arena, (size_t)p->shape.seq, sizeof *p->chain);
+    p->scan_scratch = sy_arena_array(&p->arena, (size_t)p->scan_slice * (size_t)sy_pool_size(p->b->pool) + 1, 4);
+    return p->work && p->partial && p->chain && p->scan_scratch ? SY_OK : out_of_memory(l);
 }
 
 static sy_status plan_tables(struct plan *l, const struct sy_graph *g, struct sy_arena *scratch)

@@ -19,8 +19,8 @@ static void row_embed(const struct sy_program *p, const struct op *o, int64_t lo
 
 static void row_norm(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
 {
-    int64_t d = p->node[o->node->in[1].id].dim[1];
-    vec(p)->norm(row_of(o->in[0], lo), o->in[0]->ld, o->vec, o->node->attr.eps, hi - lo, o->node->dim[1] / d, d,
+    int64_t d = o->node->attr.norm.d;
+    vec(p)->norm(row_of(o->in[0], lo), o->in[0]->ld, o->vec, o->node->attr.norm.eps, hi - lo, o->node->dim[1] / d, d,
                  row_of(o->out, lo), o->out->ld);
 }
 
@@ -299,6 +299,7 @@ void cpu_run(struct sy_program *p)
     struct sy_pool *pool = p->b->pool;
     struct span s = {.p = p, .rows = b->n_tok, .chunk = ROW_CHUNK_MAX};
     plan_work(p);
+    cpu_plan_chains(p);
     if (p->n_rope) sy_pool_run(pool, p->n_rope * ceil_div(s.rows, s.chunk), run_rope_tables, &s);
     for (int i = 0; i < p->n_region; i++) {
         s.r = &p->region[i];
@@ -313,6 +314,8 @@ void cpu_run(struct sy_program *p)
         case REGION_PRODUCT: region_product(&s); break;
         case REGION_ATTEND: region_attend(&s); break;
         case REGION_EXPERTS: cpu_region_experts(p, &p->op[s.r->op0], s.rows); break;
+        case REGION_CONV: cpu_region_conv(p, &p->op[s.r->op0]); break;
+        case REGION_SCAN: cpu_region_scan(p, &p->op[s.r->op0]); break;
         }
     }
 }

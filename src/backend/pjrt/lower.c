@@ -93,14 +93,14 @@ static int embed(struct lower *l, const struct sy_node *n)
 static int norm(struct lower *l, const struct sy_node *n)
 {
     struct pj_hlo *h = &l->h;
-    int64_t d = l->node[n->in[1].id].dim[1], rows = n->dim[0], groups = n->dim[1] / d;
+    int64_t d = n->attr.norm.d, rows = n->dim[0], groups = n->dim[1] / d;
     struct pj_type t = PJ_TYPE(PJ_F32, rows, groups, d);
     int x = pj_reshape(h, in(l, n, 0), 3, t.dim);
     int mean = pj_reduce(h, "add", pj_binary(h, "multiply", x, x), 2, 0);
     mean = pj_binary(h, "multiply", mean, pj_splat(h, 1.0 / (double)d, mean));
-    mean = pj_binary(h, "add", mean, pj_splat(h, (double)n->attr.eps, mean));
+    mean = pj_binary(h, "add", mean, pj_splat(h, (double)n->attr.norm.eps, mean));
     x = pj_binary(h, "multiply", x, PJ_BROADCAST(h, pj_unary(h, "rsqrt", mean), t, 0, 1));
-    x = pj_binary(h, "multiply", x, PJ_BROADCAST(h, weight_vec(l, n->in[1]), t, 2));
+    if (n->in[1].id) x = pj_binary(h, "multiply", x, PJ_BROADCAST(h, weight_vec(l, n->in[1]), t, 2));
     return PJ_RESHAPE(h, x, rows, n->dim[1]);
 }
 

@@ -134,7 +134,8 @@ static sy_status plan_entry(struct planner *p, const struct sy_node *node, uint3
 {
     const struct sy_node *n = &node[id];
     struct pj_wentry *e = &p->w->entry[p->w->n_entry++];
-    *e = (struct pj_wentry){.rows = n->dim[0], .cols = n->dim[1], .plus_one = n->attr.weight.plus_one, .vec = -1};
+    *e = (struct pj_wentry){
+        .rows = n->dim[0], .cols = n->dim[1], .plus_one = n->attr.weight.map == SY_PLUS_ONE, .vec = -1};
     e->name = sy_arena_text(&p->w->arena, n->name, strlen(n->name));
     if (!e->name) return sy_fail(p->err, SY_ENOMEM, "no memory for the table of weights");
     unsigned u = uses_of(node, n_node, id);

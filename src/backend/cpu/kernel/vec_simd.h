@@ -146,6 +146,7 @@ static void act(enum sy_fn fn, const float *x, int64_t ldx, int64_t rows, int64_
     case SY_GELU_QUICK: EACH(v_gelu_quick(a)) break;
     case SY_RELU2: EACH(v_relu2(a)) break;
     case SY_TANH: EACH(v_tanh(a)) break;
+    case SY_SOFTPLUS: EACH(v_softplus(a)) break;
     }
 }
 
@@ -160,6 +161,7 @@ static void glu(enum sy_fn fn, const float *x, int64_t ldx, const float *z, int6
     case SY_GELU_QUICK: EACH(v_gelu_quick(a) * b) break;
     case SY_RELU2: EACH(v_relu2(a) * b) break;
     case SY_TANH: EACH(v_tanh(a) * b) break;
+    case SY_SOFTPLUS: EACH(v_softplus(a) * b) break;
     }
 }
 

@@ -73,6 +73,7 @@ static float apply(enum sy_fn fn, float x)
     case SY_GELU_QUICK: return v / (1 + expf(v * -1.702f));
     case SY_RELU2: return x > 0 || x != x ? x * x : 0;
     case SY_TANH: return tanhf(x);
+    case SY_SOFTPLUS: return x > 20 ? x : log1pf(expf(x));
     }
     return x;
 }
