@@ -38,6 +38,8 @@ struct worker {
     _Alignas(64) struct sy_pool *pool;
     pthread_t thread;
     int32_t id;
+    _Alignas(64) _Atomic int64_t next; /* of its share of the job's items */
+    int64_t end;
 };
 struct sy_pool {
     const struct sy_env *env;
@@ -47,9 +49,8 @@ struct sy_pool {
     void (*item)(void *, int64_t, int32_t);
     void (*each)(void *, int32_t, int32_t);
     void *ctx;
-    int64_t n_item, chunk;
+    int64_t chunk;
     struct word job, inside, finished, met, phase;
-    _Alignas(64) _Atomic int64_t next;
     struct worker worker[];
 };
 
@@ -86,12 +87,16 @@ static bool is_new_job(uint32_t v, uint32_t seen) { return (v & 1) && v != seen;
 static bool is_equal(uint32_t v, uint32_t want) { return v == want; }
 static bool is_other(uint32_t v, uint32_t old) { return v != old; }
 
+/* Its own share first: neighbouring items read neighbouring memory. Then what others have not begun. */
 static void do_items(struct sy_pool *p, int32_t id)
 {
-    for (;;) {
-        int64_t i = atomic_fetch_add_explicit(&p->next, p->chunk, memory_order_relaxed), end = i + p->chunk;
-        if (i >= p->n_item) return;
-        for (end = end < p->n_item ? end : p->n_item; i < end; i++) p->item(p->ctx, i, id);
+    for (int32_t k = 0; k < p->n; k++) {
+        struct worker *w = &p->worker[id + k < p->n ? id + k : id + k - p->n];
+        for (;;) {
+            int64_t i = atomic_fetch_add_explicit(&w->next, p->chunk, memory_order_relaxed), end = i + p->chunk;
+            if (i >= w->end) break;
+            for (end = end < w->end ? end : w->end; i < end; i++) p->item(p->ctx, i, id);
+        }
     }
 }
 
@@ -143,10 +148,12 @@ void sy_pool_run(struct sy_pool *p, int64_t n_item, void (*fn)(void *ctx, int64_
     p->item = fn;
     p->ctx = ctx;
     p->all = false;
-    p->n_item = n_item;
     p->chunk = n_item / ((int64_t)p->n * 16);
     if (p->chunk < 1) p->chunk = 1;
-    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+    for (int32_t i = 0; i < p->n; i++) {
+        p->worker[i].end = n_item * (i + 1) / p->n;
+        atomic_store_explicit(&p->worker[i].next, n_item * i / p->n, memory_order_relaxed);
+    }
     open_job(p, n_item < p->n ? (int32_t)n_item - 1 : p->n - 1);
     do_items(p, 0);
     close_job(p);
