@@ -7,14 +7,17 @@
 
 struct stack_rule {
     const char *stored;  /* what the name ends with */
+    const char *stem;    /* what stands there instead, before the expert's number and the part */
     const char *part[2]; /* tails of the names of the parts: halves of the rows; one: all of them */
     int n_dim;           /* 3: matrices, 2: biases */
 };
 static const struct stack_rule rules[] = {
-    {"experts.gate_up_proj", {"gate_proj.weight", "up_proj.weight"}, 3},
-    {"experts.down_proj", {"down_proj.weight", NULL}, 3},
-    {"experts.gate_up_proj_bias", {"gate_proj.bias", "up_proj.bias"}, 2},
-    {"experts.down_proj_bias", {"down_proj.bias", NULL}, 2},
+    {"experts.gate_up_proj", "experts.", {"gate_proj.weight", "up_proj.weight"}, 3},
+    {"experts.down_proj", "experts.", {"down_proj.weight", NULL}, 3},
+    {"experts.gate_up_proj_bias", "experts.", {"gate_proj.bias", "up_proj.bias"}, 2},
+    {"experts.down_proj_bias", "experts.", {"down_proj.bias", NULL}, 2},
+    {"block_sparse_moe.input_linear.weight", "block_sparse_moe.experts.", {"gate_proj.weight", "up_proj.weight"}, 3},
+    {"block_sparse_moe.output_linear.weight", "block_sparse_moe.experts.", {"down_proj.weight", NULL}, 3},
 };
 
 /* Classes whose matrices are stored [in, out] unless quantised, and whose rows of gate and up alternate. */
@@ -96,11 +99,12 @@ static sy_status split(struct sy_checkpoint *c, const struct sy_tensor *whole, c
         return sy_fail(err, SY_ESHAPE, "'%s': tensor '%s': expected up to %d experts of %s, found [%lld, %lld, %lld]",
                        whole->file, whole->file_name, SY_CKPT_EXPERTS_MAX, parts == 2 ? "two halves" : "rows",
                        (long long)n, (long long)whole->dim[1], (long long)whole->dim[2]);
-    size_t each = whole->n_bytes / (size_t)n, stem = strlen(whole->name) - strlen(r->stored) + strlen("experts.");
+    size_t each = whole->n_bytes / (size_t)n, before = strlen(whole->name) - strlen(r->stored);
     for (int64_t e = 0; e < n; e++)
         for (int half = 0; half < parts; half++) {
             struct sy_tensor t = *whole;
-            t.name = sy_arena_printf(&c->mem, "%.*s%lld.%s", (int)stem, whole->name, (long long)e, r->part[half]);
+            t.name = sy_arena_printf(&c->mem, "%.*s%s%lld.%s", (int)before, whole->name, r->stem, (long long)e,
+                                     r->part[half]);
             if (!t.name) return sy_ckpt_nomem(c, err);
             if (bias) cut_bias(&t, whole->data + each * (size_t)e, rows, half, parts, d);
             else cut(&t, whole->data + each * (size_t)e, rows, cols, half, parts, d);

@@ -1,4 +1,5 @@
-/* LFM2 (transformers: Lfm2ForCausalLM): most layers are a gated short convolution, some are attention. */
+/* LFM2 (transformers: Lfm2ForCausalLM, Lfm2MoeForCausalLM): most layers are a gated short convolution, some are
+ * attention. */
 #include <math.h>
 #include <string.h>
 
@@ -8,6 +9,8 @@ struct lfm2 {
     struct sy_decoder d;
     struct sy_rope_dim rope;
     bool *full; /* [n_layer] attention */
+    struct sy_moe_opt moe;
+    int32_t n_dense; /* first layers without experts */
     int32_t n_tap;
     bool bias; /* of the convolution and its projections */
 };
@@ -30,11 +33,30 @@ static void open_layers(struct sy_jread *c, struct lfm2 *m)
     }
 }
 
+static sy_status open_moe(struct sy_jread *c, struct lfm2 *m)
+{
+    m->n_dense = m->d.n_layer;
+    if (!sy_jread_has(c, "num_experts")) return c->st;
+    m->n_dense = (int32_t)sy_jread_int_or(c, "num_dense_layers", 0, 0, m->d.n_layer);
+    m->moe = (struct sy_moe_opt){
+        .router = "model.layers.%d.feed_forward.gate.weight",
+        .experts_in = "model.layers.%d.feed_forward.experts.#.{w1,w3}.weight",
+        .experts_out = "model.layers.%d.feed_forward.experts.#.w2.weight",
+        .route = {.score = SY_SCORE_SIGMOID, .weighting = SY_WEIGHT_SCORE, .eps = 1e-6f},
+    };
+    if (sy_moe_open(c, "num_experts", "num_experts_per_tok", "moe_intermediate_size", &m->moe)) return c->st;
+    if (sy_jread_bool_or(c, "use_expert_bias", true)) m->moe.choice_bias = "model.layers.%d.feed_forward.expert_bias";
+    if (sy_jread_bool_or(c, "norm_topk_prob", true)) m->moe.route.weighting = SY_WEIGHT_NORMED;
+    m->moe.route.scale = (float)sy_jread_num_or(c, "routed_scaling_factor", 1, -1e6, 1e6);
+    m->moe.moe.glu.fn = SY_SILU;
+    return c->st;
+}
+
 /* Two thirds of the nominal width, times a factor, rounded up. */
 static int32_t ff_width(struct sy_jread *c)
 {
     int64_t ff = sy_jread_int(c, sy_jread_has(c, "block_ff_dim") ? "block_ff_dim" : "intermediate_size", 1, 1 << 22);
-    if (!sy_jread_bool_or(c, "block_auto_adjust_ff_dim", true)) return (int32_t)ff;
+    if (!sy_jread_bool_or(c, "block_auto_adjust_ff_dim", !sy_jread_has(c, "num_experts"))) return (int32_t)ff;
     ff = (int64_t)(2.0 * (double)ff / 3);
     if (!sy_jread_has(c, "block_ffn_dim_multiplier")) return (int32_t)ff;
     int64_t step = sy_jread_int_or(c, "block_multiple_of", 256, 1, 1 << 20);
@@ -65,6 +87,7 @@ static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *in
         sy_jread_refuse(c, SY_EFORMAT, "'num_attention_heads' %d is not a multiple of 'num_key_value_heads' %d",
                         d->n_head, d->n_kv);
     open_layers(c, m);
+    if (open_moe(c, m)) return c->st;
     *info = (struct sy_info){d->n_vocab, d->n_ctx, d->n_layer, d->d_model};
     return c->st ? c->st : sy_rope_open(a, c, d->d_head, &m->rope);
 }
@@ -118,6 +141,7 @@ static sy_val attention(struct sy_graph *g, const struct lfm2 *m, int l, sy_val 
 static sy_val feed_forward(struct sy_graph *g, const struct lfm2 *m, int l, sy_val x)
 {
     const struct sy_decoder *d = &m->d;
+    if (l >= m->n_dense) return sy_build_moe(g, d, l, x, x, &m->moe);
     sy_val both = linear(g, x, SY_BY_OUT, "model.layers.%d.feed_forward.{w1,w3}.weight", NULL, l,
                          2 * (int64_t)d->d_ff, d->d_model);
     sy_val h = sy_glu(g, sy_part(g, both, 0, d->d_ff), sy_part(g, both, d->d_ff, 2 * d->d_ff), SY_SILU);
@@ -139,5 +163,5 @@ static sy_val build(struct sy_graph *g, const void *hp)
     return sy_sample(g, linear(g, x, SY_BY_OUT, head, NULL, -1, d->n_vocab, d->d_model));
 }
 
-static const char *const claims[] = {"Lfm2ForCausalLM", NULL};
+static const char *const claims[] = {"Lfm2ForCausalLM", "Lfm2MoeForCausalLM", NULL};
 const struct sy_arch sy_arch_lfm2 = {"lfm2", claims, open, build};

@@ -55,7 +55,9 @@ sy_status sy_decoder_open(struct sy_jread *r, struct sy_decoder *d, bool tied_de
     d->d_model = (int32_t)sy_jread_int(r, "hidden_size", 1, 1 << 20);
     d->n_head = (int32_t)sy_jread_int(r, "num_attention_heads", 1, 4096);
     d->n_kv = (int32_t)sy_jread_int_or(r, "num_key_value_heads", d->n_head, 1, 4096);
-    d->d_ff = (int32_t)sy_jread_int(r, "intermediate_size", 1, 1 << 22);
+    /* A model whose layers all have experts may name no other width. */
+    bool experts_only = !sy_jread_has(r, "intermediate_size") && sy_jread_has(r, "moe_intermediate_size");
+    d->d_ff = (int32_t)sy_jread_int(r, experts_only ? "moe_intermediate_size" : "intermediate_size", 1, 1 << 22);
     d->n_vocab = (int32_t)sy_jread_int(r, "vocab_size", 1, 1 << 24);
     d->n_ctx = (int32_t)sy_jread_int_or(r, "max_position_embeddings", 2048, 1, 1 << 30);
     d->eps = (float)sy_jread_num_or(r, "rms_norm_eps", 1e-6, 0, 1);

@@ -1,4 +1,5 @@
-/* Qwen3-Next and Qwen3.5, text (transformers: Qwen3NextForCausalLM, Qwen3_5ForConditionalGeneration): three layers of
+/* Qwen3-Next and Qwen3.5, text (transformers: Qwen3NextForCausalLM, Qwen3_5ForConditionalGeneration and their
+ * like): three layers of
  * Gated DeltaNet (arXiv:2412.06464) to one of gated attention. They differ in how tensors are cut. */
 #include <math.h>
 #include <string.h>
@@ -9,8 +10,11 @@ struct qwen3_next {
     struct sy_decoder d;
     struct sy_rope_dim rope;
     enum sy_fn fn;
-    bool *full; /* [n_layer] attention */
-    bool fused; /* q, k, v, z of a key head lie side by side in one tensor, and b, a in one */
+    struct sy_moe_opt moe;
+    bool *sparse;     /* [n_layer] experts; NULL: no layer has them */
+    int32_t d_shared; /* width of the expert that every token takes */
+    bool *full;       /* [n_layer] attention */
+    bool fused;       /* q, k, v, z of a key head lie side by side in one tensor, and b, a in one */
     int32_t n_key, n_val, d_key, d_val, n_tap; /* of DeltaNet layers */
 };
 
@@ -27,6 +31,22 @@ static void open_layers(struct sy_jread *c, struct qwen3_next *m)
         if (type && !m->full[l] && strcmp(type, "linear_attention") != 0)
             sy_jread_refuse(c, SY_ENOSUP, "'layer_types'[%d]: '%s' is not supported", l, type);
     }
+}
+
+static sy_status open_moe(struct sy_arena *a, struct sy_jread *c, struct qwen3_next *m)
+{
+    if (sy_jread_int_or(c, "num_experts", 0, 0, SY_EXPERTS_MAX) == 0) return c->st;
+    m->moe = (struct sy_moe_opt){
+        .router = "model.layers.%d.mlp.gate.weight",
+        .experts_in = "model.layers.%d.mlp.experts.#.{gate,up}_proj.weight",
+        .experts_out = "model.layers.%d.mlp.experts.#.down_proj.weight",
+        .route = {.score = SY_SCORE_SOFTMAX, .weighting = SY_WEIGHT_NORMED},
+    };
+    if (sy_moe_open(c, "num_experts", "num_experts_per_tok", "moe_intermediate_size", &m->moe)) return c->st;
+    if (!sy_jread_bool_or(c, "norm_topk_prob", true)) m->moe.route.weighting = SY_WEIGHT_SCORE;
+    m->moe.moe.glu.fn = m->fn;
+    m->d_shared = (int32_t)sy_jread_int(c, "shared_expert_intermediate_size", 1, 1 << 20);
+    return sy_sparse_layers_open(a, c, m->d.n_layer, &m->sparse);
 }
 
 static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *info, void **hp)
@@ -48,7 +68,8 @@ static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *in
     if (sy_jread_bool_or(c, "attention_bias", false))
         sy_jread_refuse(c, SY_ENOSUP, "'attention_bias' is not supported");
     open_layers(c, m);
-    return c->st ? c->st : sy_rope_open(a, c, m->d.d_head, &m->rope);
+    if (open_moe(a, c, m)) return c->st;
+    return sy_rope_open(a, c, m->d.d_head, &m->rope);
 }
 
 /* Products of x: *mix [q | k | v], *z, *b and *a of all heads. */
@@ -140,6 +161,15 @@ static sy_val attention(struct sy_graph *g, const struct qwen3_next *m, int l, s
                      SY_NONE);
 }
 
+static sy_val feed_forward(struct sy_graph *g, const struct qwen3_next *m, int l, sy_val x)
+{
+    if (!m->sparse || !m->sparse[l]) return sy_build_mlp(g, &m->d, l, x, m->fn, false);
+    sy_val shared = sy_build_ffn(g, &m->d, l, x, "model.layers.%d.mlp.shared_expert", m->d_shared, m->fn);
+    sy_val w = sy_weight_exact(g, "model.layers.%d.mlp.shared_expert_gate.weight", l, 1, m->d.d_model);
+    sy_val gate = sy_act(g, sy_linear(g, x, w, SY_NONE), SY_SIGMOID);
+    return sy_add(g, sy_build_moe(g, &m->d, l, x, x, &m->moe), sy_mul(g, shared, gate));
+}
+
 static sy_val build(struct sy_graph *g, const void *hp)
 {
     const struct qwen3_next *m = hp;
@@ -151,10 +181,12 @@ static sy_val build(struct sy_graph *g, const void *hp)
         x = sy_add(g, m->full[l] ? attention(g, m, l, n) : delta_net(g, m, l, n), x);
         n = sy_norm(g, x, sy_norm_weight(g, "model.layers.%d.post_attention_layernorm.weight", l, d->d_model, true),
                     d->eps);
-        x = sy_add(g, sy_build_mlp(g, d, l, n, m->fn, false), x);
+        x = sy_add(g, feed_forward(g, m, l, n), x);
     }
     return sy_build_head(g, d, x, true, 0);
 }
 
-static const char *const claims[] = {"Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM", NULL};
+static const char *const claims[] = {"Qwen3NextForCausalLM",  "Qwen3_5ForConditionalGeneration",
+                                     "Qwen3_5ForCausalLM",    "Qwen3_5MoeForConditionalGeneration",
+                                     "Qwen3_5MoeForCausalLM", NULL};
 const struct sy_arch sy_arch_qwen3_next = {"qwen3_next", claims, open, build};

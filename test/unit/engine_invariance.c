@@ -156,8 +156,9 @@ static void check_model(const char *model, enum sy_compute compute, enum sy_kv_d
 
 static const char *const float_models[] = {"test/golden/models/llama", "test/golden/models/mistral",
                                            "test/golden/models/gemma3", "test/golden/models/qwen2"};
-static const char *const hybrid_models[] = {"test/golden/models/lfm2", "test/golden/models/mamba2",
-                                            "test/golden/models/falcon_h1", "test/golden/models/qwen3_5"};
+static const char *const hybrid_models[] = {"test/golden/models/lfm2",       "test/golden/models/mamba2",
+                                            "test/golden/models/falcon_h1",  "test/golden/models/qwen3_5",
+                                            "test/golden/models/nemotron_h", "test/golden/models/minimax"};
 static const char *const quant_models[] = {
     "test/golden/quant/gguf_llama_q4_0/model.gguf", "test/golden/quant/gguf_llama_q4_1/model.gguf",
     "test/golden/quant/gguf_llama_q6_k/model.gguf", "test/golden/quant/gguf_qwen3_q4_k/model.gguf",
