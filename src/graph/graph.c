@@ -202,7 +202,7 @@ bool sy_weight_part(const char *name, int i, char *buf, size_t n_buf)
     int n_part;
     if (!close) return list_part(name, i, buf, n_buf, &n_part);
     char one[300];
-    int last_expert = atoi(range + 4);
+    long last_expert = strtol(range + 4, NULL, 10); /* our own text: models write names */
     (void)list_part(close + 1, 0, one, sizeof one, &n_part);
     if (i / n_part > last_expert) return false;
     snprintf(one, sizeof one, "%.*s%d%s", (int)(range - name), name, i / n_part, close + 1);

@@ -2,7 +2,8 @@
 
 static const char *fn_name(enum sy_fn f)
 {
-    static const char *const names[] = {"silu", "gelu", "gelu_tanh", "sigmoid", "gelu_quick", "relu2", "tanh", "softplus"};
+    static const char *const names[] = {"silu",       "gelu",  "gelu_tanh", "sigmoid",
+                                        "gelu_quick", "relu2", "tanh",      "softplus"};
     return (unsigned)f < SY_COUNT(names) ? names[f] : "?";
 }
 
