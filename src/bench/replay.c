@@ -95,6 +95,8 @@ static sy_status read_head(struct sy_trace *t, const struct sy_json *o, struct s
         .gap_ms_max = sy_jread_num(&r, "gap_ms_max", 0, 1e15),
         .scheduling = sy_jread_bool_or(&r, "static", false) ? SY_STATIC : SY_CONTINUOUS,
         .no_prefix_cache = !sy_jread_bool_or(&r, "prefix_cache", true),
+        .snapshot_bytes = sy_jread_int_or(&r, "snapshot_bytes", 0, 0, INT64_MAX / 2),
+        .draft_max = (int32_t)sy_jread_int_or(&r, "draft_max", 0, 0, 1 << 10),
     };
     return r.st;
 }

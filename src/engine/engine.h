@@ -34,6 +34,7 @@ struct sy_engine_opt {   /* zero everywhere is a sensible default */
                                prefill chunks; 0: none */
     enum sy_scheduling scheduling;
     bool no_prefix_cache;
+    int32_t draft_max; /* tokens guessed in a step for each sequence, from its own text; 0: none */
     const char *trace; /* file that records arrivals and steps; NULL: none */
     /* Told of each sequence of a step that ran, before the step's events; NULL: not wanted. */
     void (*on_batch)(void *ctx, uint64_t request, int32_t sample, int32_t n_tok);
@@ -135,6 +136,7 @@ struct sy_engine_stats { /* since the engine started, but for the gauges */
     uint64_t prefill_tok, decode_tok;
     double kv_bytes_read_decode;
     uint64_t n_cache_query_tok, n_cache_hit_tok; /* prompt tokens looked up, and found, in the prefix cache */
+    uint64_t n_draft_tok, n_draft_hit_tok;       /* guessed, and right */
     uint64_t n_preempt_recompute, n_preempt_swap;
     uint64_t gap_ns_max; /* longest time between two tokens of a running sequence */
     uint64_t step_ns_last;

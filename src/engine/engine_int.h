@@ -29,8 +29,13 @@ struct seq {          /* one answer, from submit to its last event; lives in its
     int32_t kept;       /* position of the last snapshot on its way */
     int32_t tail_block; /* whose snapshot follows the growing answer, and the slot; 0: none */
     int32_t tail_slot;
-    int32_t score_from; /* first prompt position whose row is still wanted; n_prompt: none */
-    int32_t *swap;      /* host slots of its blocks; n_swap 0: none */
+    int32_t n_draft;                           /* guesses in the step, at tok[n_sure ..]; 0: none, or it ran */
+    int32_t n_sure;                            /* n_tok when the step was decided */
+    int32_t fed_end;                           /* tokens before it that the step was fed are known to be right */
+    int32_t draft_slot;                        /* that holds the states behind the guesses; 0: none */
+    int32_t draft_len, draft_wait, draft_rest; /* guesses next time; pause after a miss, and what is left of it */
+    int32_t score_from;                        /* first prompt position whose row is still wanted; n_prompt: none */
+    int32_t *swap;                             /* host slots of its blocks; n_swap 0: none */
     int32_t n_swap;
     bool stopped;             /* its reader found a stop string: it ends before the next step */
     uint16_t *count_output;   /* NULL: no penalties */
@@ -56,6 +61,7 @@ struct out_row { /* a row of logits of the step */
     struct seq *seq;
     int32_t pos;
     bool sample; /* the next token comes from it */
+    bool draft;  /* if the guesses up to pos were right */
 };
 enum keep { KEEP_NOT, KEEP_CUT, KEEP_GUESS, KEEP_TAIL };
 struct entry { /* of the step: tokens of one sequence that end in one slot; more than one when a snapshot is taken */
@@ -138,6 +144,9 @@ void sched_drop(struct sy_engine *);                                         /* 
 void sched_fill(struct sy_engine *);               /* decides the step and writes the batch */
 void sched_fork(struct sy_engine *, struct seq *); /* its prompt is done: the siblings start from it */
 void sched_learn(struct sy_engine *); /* the step ran: full blocks and snapshots are offered to the prefix cache */
+/* spec.c */
+void spec_draft(struct sy_engine *, struct seq *, int32_t n_max); /* decides n_draft, n_max at most */
+void spec_settle(struct sy_engine *); /* rows were sampled: sequences go back to their last right token */
 /* trace.c */
 SY_CHECK sy_status trace_open(struct sy_engine *, struct sy_err *);
 void trace_arrive(struct sy_engine *, const struct seq_request *, const struct seq *, bool scored);

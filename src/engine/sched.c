@@ -58,7 +58,8 @@ static void give_blocks(struct sy_engine *e, struct seq *s)
     while (s->n_block > 0) sy_cache_return(&e->cache, s->block[--s->n_block]);
     s->n_done = s->n_learned = 0;
     if (s->slot) sy_cache_slot_return(&e->cache, s->slot);
-    s->slot = s->tail_block = s->tail_slot = 0;
+    if (s->draft_slot) sy_cache_slot_return(&e->cache, s->draft_slot);
+    s->slot = s->draft_slot = s->tail_block = s->tail_slot = s->n_draft = 0;
     s->slot_owed = false;
 }
 
@@ -218,8 +219,9 @@ static void keep(struct sy_engine *e, struct seq *s, int32_t known, int32_t pos)
 static void learn(struct sy_engine *e, struct seq *s)
 {
     int32_t len = e->plan.block_len;
-    if (s->n_learned == 0 && s->n_done >= len) s->key = sy_cache_root(s->of->domain);
-    for (; (s->n_learned + 1) * len <= s->n_done; s->n_learned++) {
+    int32_t n_right = s->n_done - s->n_draft; /* guesses are not known to be right yet */
+    if (s->n_learned == 0 && n_right >= len) s->key = sy_cache_root(s->of->domain);
+    for (; (s->n_learned + 1) * len <= n_right; s->n_learned++) {
         int32_t known = sy_cache_learn(&e->cache, s->block[s->n_learned], &s->key, s->tok + s->n_learned * len);
         if (known && e->cache.n_slot) keep(e, s, known, (s->n_learned + 1) * len);
     }
@@ -307,13 +309,19 @@ static bool admit_one(struct sy_engine *e, struct seq *s)
 
 static bool wants_row(const struct seq *s, int32_t pos)
 {
-    bool sample = pos + 1 == s->n_tok && s->n_tok < s->n_end;
+    bool sample = pos + 1 >= s->n_tok && pos + 1 < s->n_end;
     return sample || (pos >= s->score_from && pos < s->of->n_prompt);
+}
+
+/* An answer that goes on, by one token or by some that were guessed before. */
+static bool is_decode(const struct sy_engine *e, const struct seq *s, int32_t n)
+{
+    return s->last_ns > 0 && n <= 1 + e->opt.draft_max;
 }
 
 static void add_load(const struct sy_engine *e, const struct seq *s, int32_t n, int32_t rows, struct sy_pace_load *l)
 {
-    bool decode = n == 1 && s->last_ns > 0;
+    bool decode = is_decode(e, s, n);
     l->x[SY_PACE_FIXED] = 1;
     l->x[SY_PACE_TOK] += n;
     l->x[SY_PACE_ROW] += rows;
@@ -354,19 +362,17 @@ static int32_t until_cut(const struct sy_engine *e, const struct seq *s, int32_t
         return n;
     for (int i = 0; i < 2 && e->cache.n_slot; i++)
         if (s->cut[i] > s->n_done && s->cut[i] < s->n_done + n) return s->cut[i] - s->n_done;
-    return n;
+    int32_t len = e->plan.block_len, end = (s->n_done / len + 1) * len; /* the tail of an answer that grew by more */
+    return e->cache.n_slot && e->cache.enabled && is_decode(e, s, n) && end < s->n_done + n ? end - s->n_done : n;
 }
 
-static void put_entry(struct sy_engine *e, struct seq *s, int32_t n)
+/* n tokens of s, from slot rd to slot wr. */
+static void put_tokens(struct sy_engine *e, struct seq *s, int32_t n, int32_t rd, int32_t wr, enum keep keep)
 {
     struct sy_batch *b = &e->batch;
-    b->field[SY_SLOT_WR][b->n_seq] = slot_to_write(e, s, &b->field[SY_SLOT_RD][b->n_seq]);
-    struct entry *x = &e->entry[b->n_seq];
-    *x = (struct entry){s, s->n_done + n, s->slot, worth_keeping(e, s, s->n_done + n)};
-    if (x->keep != KEEP_NOT) {
-        s->slot_owed = true;
-        s->kept = x->end;
-    }
+    b->field[SY_SLOT_RD][b->n_seq] = rd;
+    b->field[SY_SLOT_WR][b->n_seq] = wr;
+    e->entry[b->n_seq] = (struct entry){s, s->n_done + n, wr, keep};
     int32_t len = e->plan.block_len, *table = b->field[SY_BLOCK_TABLE] + (int64_t)b->n_seq * b->shape.block;
     int32_t n_out = b->n_out;
     memcpy(table, s->block, (size_t)s->n_block * sizeof *table);
@@ -376,7 +382,7 @@ static void put_entry(struct sy_engine *e, struct seq *s, int32_t n)
         b->field[SY_POS][at] = pos;
         b->field[SY_ROW][at] = s->block[pos / len] * len + pos % len;
         if (!wants_row(s, pos)) continue;
-        e->out[b->n_out] = (struct out_row){s, pos, pos + 1 == s->n_tok && s->n_tok < s->n_end};
+        e->out[b->n_out] = (struct out_row){s, pos, pos + 1 >= s->n_tok && pos + 1 < s->n_end, pos >= s->n_tok};
         b->field[SY_OUT][b->n_out++] = at;
     }
     add_load(e, s, n, b->n_out - n_out, &e->load);
@@ -386,16 +392,43 @@ static void put_entry(struct sy_engine *e, struct seq *s, int32_t n)
     s->n_done += n;
 }
 
-/* Adds n tokens of s to the step, and the rows of logits they owe. */
+/* n sure tokens. */
+static void put_sure(struct sy_engine *e, struct seq *s, int32_t n)
+{
+    int32_t from, to = slot_to_write(e, s, &from);
+    enum keep keep = worth_keeping(e, s, s->n_done + n);
+    if (keep != KEEP_NOT) {
+        s->slot_owed = true;
+        s->kept = s->n_done + n;
+    }
+    put_tokens(e, s, n, from, to, keep);
+}
+
+/* The guesses, where a slot and an entry are left for them. */
+static void put_drafts(struct sy_engine *e, struct seq *s)
+{
+    int32_t to_come = e->plan.seq_max - e->n_put;
+    bool room =
+        sy_cache_slots_available(&e->cache) >= 2 * to_come + 1 && e->batch.n_seq + to_come + 1 <= e->batch.shape.seq;
+    s->draft_slot = room ? sy_cache_slot_lease(&e->cache) : 0;
+    if (s->draft_slot) put_tokens(e, s, s->n_draft, s->slot, s->draft_slot, KEEP_NOT);
+    else s->n_draft = 0;
+}
+
+/* Adds n tokens of s to the step, its guesses, and the rows of logits they owe. */
 static void put(struct sy_engine *e, struct seq *s, int32_t n)
 {
-    if (n > 1 || s->last_ns == 0) e->n_prefill += n; /* recomputed answers count as prompts */
+    if (!is_decode(e, s, n)) e->n_prefill += n; /* recomputed answers count as prompts */
     if (!s->of->started_ns) s->of->started_ns = e->now;
     e->n_put++;
+    if (e->cache.n_slot == 0) n += s->n_draft;
     for (int32_t part; n > 0; n -= part) {
         part = until_cut(e, s, n);
-        put_entry(e, s, part);
+        put_sure(e, s, part);
     }
+    if (e->cache.n_slot && s->n_draft) put_drafts(e, s);
+    s->n_sure = s->n_tok;
+    s->fed_end = s->n_tok + s->n_draft;
 }
 
 enum { CHUNK_LEAST = 16 };
@@ -443,12 +476,17 @@ static void fill_decodes(struct sy_engine *e)
 {
     for (int32_t i = 0; i < e->n_running;) {
         struct seq *s = e->running[i];
-        if (s->n_tok - s->n_done != 1) {
+        int32_t n = s->n_tok - s->n_done;
+        if (n != 1 && !is_decode(e, s, n)) {
             i++;
             continue;
         }
         if (!grow(e, s, s->n_tok) || !own_block(e, s, s->n_done / e->plan.block_len)) continue; /* s left the list */
-        put(e, s, 1);
+        int32_t after = e->n_running - i - 1, left = e->batch.shape.tok - e->batch.n_tok - after;
+        int32_t rows = e->batch.shape.out - e->batch.n_out - after; /* one of each for every sequence to come */
+        if (n > left) n = left;
+        else spec_draft(e, s, left - n < rows - 1 ? left - n : rows - 1);
+        put(e, s, n);
         e->has_decode |= s->last_ns > 0;
         i++;
     }
@@ -472,7 +510,8 @@ void sched_fill(struct sy_engine *e)
     fill_decodes(e);
     for (int32_t i = 0; i < e->n_running; i++) {
         struct seq *s = e->running[i];
-        int32_t n = s->n_tok - s->n_done > 1 ? chunk_for(e, s) : 0;
+        int32_t n = s->n_tok - s->n_done;
+        n = n > 1 && !is_decode(e, s, n) ? chunk_for(e, s) : 0;
         if (n > 0) put(e, s, n);
     }
     if (e->stats.n_preempt_recompute + e->stats.n_preempt_swap != preempted) return; /* no room for anybody new */

@@ -34,11 +34,13 @@ static void choose(struct sy_engine *e, struct seq *s, const struct sy_result *r
     sy_sample_draw(&in, e->scratch, o);
 }
 
-static void take_token(struct sy_engine *e, struct seq *s, const struct sy_result *r, int32_t row, uint64_t now)
+/* False when it was its last one: s may be gone. */
+static bool take_token(struct sy_engine *e, struct seq *s, const struct sy_result *r, int32_t row, uint64_t now)
 {
     struct seq_request *q = s->of;
     struct sy_sample_out o;
     choose(e, s, r, row, &o);
+    if (s->n_tok < s->fed_end && s->tok[s->n_tok] != o.id) s->fed_end = s->n_tok;
     s->tok[s->n_tok++] = o.id;
     if (s->count_output && s->count_output[o.id] < UINT16_MAX) s->count_output[o.id]++;
     e->stats.n_gen_tok++;
@@ -55,7 +57,9 @@ static void take_token(struct sy_engine *e, struct seq *s, const struct sy_resul
                                                .top = o.top,
                                                .n_top = o.n_top,
                                                .started_ns = q->started_ns});
-    if (f != SY_RUNNING) sched_end(e, s, f, false);
+    if (f == SY_RUNNING) return true;
+    sched_end(e, s, f, false);
+    return false;
 }
 
 /* The siblings' first tokens come from the same row, each by its own draw. */
@@ -66,23 +70,30 @@ static void take_siblings(struct sy_engine *e, struct seq *s, const struct sy_re
     for (struct seq *x = s->of->siblings; x; x = x->next) list[n++] = x;
     if (n == 0) return;
     sched_fork(e, s);
-    for (int32_t i = 0; i < n; i++) take_token(e, list[i], r, row, now);
+    for (int32_t i = 0; i < n; i++) (void)take_token(e, list[i], r, row, now);
 }
 
 static void collect(struct sy_engine *e, const struct sy_result *r, uint64_t now)
 {
     sched_learn(e);
+    const struct seq *gone = NULL;
+    uint64_t n_gen = e->stats.n_gen_tok;
     for (int32_t i = 0; i < r->n; i++) {
         const struct out_row *o = &e->out[i];
+        if (o->seq == gone) continue;
         const struct seq_request *q = o->seq->of;
         bool wanted = o->pos >= o->seq->score_from && o->pos < q->n_prompt; /* once, even if it was preempted */
         if (wanted) o->seq->score_from = o->pos + 1;
         if (wanted && q->on_logits) q->on_logits(q->ctx, o->pos, r->logits + i * r->ld, r->n_vocab);
         if (wanted && q->on_hidden) q->on_hidden(q->ctx, o->pos, r->hidden + i * r->ld_hidden, r->d_model);
         if (!o->sample) continue;
+        /* Behind a wrong guess, or its reader has what it needs. */
+        if (o->draft && (o->pos >= o->seq->fed_end || o->seq->stopped || q->cancelled)) continue;
         take_siblings(e, o->seq, r, i, now);
-        take_token(e, o->seq, r, i, now);
+        if (!take_token(e, o->seq, r, i, now)) gone = o->seq;
     }
+    spec_settle(e);
+    if (e->n_prefill == 0) e->stats.decode_tok += e->stats.n_gen_tok - n_gen;
     for (int32_t i = e->n_running - 1; i >= 0; i--) { /* those that only wanted rows of their prompt */
         struct seq *s = e->running[i];
         if (s->n_done == s->n_end) sched_end(e, s, SY_FINISH_LENGTH, true);
@@ -113,7 +124,6 @@ static void account(struct sy_engine *e, uint64_t ns)
         return;
     }
     t->decode_ns += ns;
-    t->decode_tok += (uint64_t)e->batch.n_tok;
     for (int32_t i = 0; i < e->batch.n_seq; i++)
         t->kv_bytes_read_decode += kv_bytes_read(e, e->batch.field[SY_CTX][i]);
 }

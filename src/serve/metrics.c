@@ -57,6 +57,10 @@ static void scheduler(struct writer *w, const struct sy_engine_stats *s)
     number(w, "vllm:num_requests_waiting", "gauge", "Requests that wait.", s->n_waiting);
     number(w, "vllm:kv_cache_usage_perc", "gauge", "Share of KV blocks in use; 1 means all.",
            s->block_leased / usable);
+    number(w, "vllm:spec_decode_num_draft_tokens_total", "counter", "Tokens that were guessed.",
+           (double)s->n_draft_tok);
+    number(w, "vllm:spec_decode_num_accepted_tokens_total", "counter", "Guessed tokens that were right.",
+           (double)s->n_draft_hit_tok);
     number(w, "vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
            (double)s->n_cache_query_tok);
     number(w, "vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.",

@@ -21,7 +21,7 @@ struct answer {
     int32_t n_cached;
 };
 struct how {
-    int32_t threads, chunk, seq_max, block_len;
+    int32_t threads, chunk, seq_max, block_len, draft;
     enum sy_compute compute;
     enum sy_kv_dtype kv;
     bool together, twice, tight;
@@ -55,7 +55,8 @@ static struct sy_engine *open_engine(const struct sy_env *env, const char *model
                               .ctx_len = 160,
                               .block_len = h->block_len ? h->block_len : 16,
                               .seq_max = h->seq_max,
-                              .batch_tok_max = h->chunk};
+                              .batch_tok_max = h->chunk,
+                              .draft_max = h->draft};
     o.backend_opt.n_thread = h->threads;
     o.backend_opt.compute = h->compute;
     o.backend_opt.kv_dtype = h->kv;
@@ -152,6 +153,12 @@ static void check_model(const char *model, enum sy_compute compute, enum sy_kv_d
     h = base, h.block_len = 2;
     answers(model, h, other);
     same(model, "blocks hold 2 positions", alone, other);
+    h = base, h.draft = 6;
+    answers(model, h, other);
+    same(model, "tokens are guessed", alone, other);
+    h.together = h.twice = true, h.seq_max = N_REQUEST, h.block_len = 4, h.chunk = 37, h.threads = 2;
+    answers(model, h, other);
+    same(model, "tokens are guessed, together with others, from the cache", alone, other);
 }
 
 static const char *const float_models[] = {"test/golden/models/llama", "test/golden/models/mistral",

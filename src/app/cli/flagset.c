@@ -95,6 +95,13 @@ const struct sy_flag sy_flags_engine[] = {
      .hi = 1099511627776.0 * 64,
      .otherwise = "what max-seqs sequences of ctx-size need",
      .help = "hard cap of the KV cache"},
+    {.name = "draft-max",
+     .kind = SY_FLAG_INT,
+     .arg = "N",
+     .lo = 0,
+     .hi = 64,
+     .number = 0,
+     .help = "tokens guessed ahead in a step from the text so far; answers stay the same"},
     {0},
 };
 

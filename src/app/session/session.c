@@ -31,6 +31,7 @@ struct sy_engine_opt sy_session_opt(struct sy_args *a)
         .seq_max = (int32_t)sy_arg_int(a, "max-seqs"),
         .batch_tok_max = (int32_t)sy_arg_int(a, "max-batched-tokens"),
         .kv_bytes_max = sy_arg_int(a, "kv-memory"),
+        .draft_max = (int32_t)sy_arg_int(a, "draft-max"),
     };
 }
 
