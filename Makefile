@@ -105,6 +105,11 @@ $(O)/%.o: %.c
 	@mkdir -p $(@D)
 	$(call say,CC )
 	$(Q)$(CC) $(CFLAGS_ALL) -MMD -MP -c $< -o $@
+# Tests at -O2: gcc 12 for arm64 ends with an internal error on one of them at -O3.
+$(O)/test/unit/%.o: test/unit/%.c
+	@mkdir -p $(@D)
+	$(call say,CC )
+	$(Q)$(CC) $(CFLAGS_ALL) $(if $(filter release,$(MODE)),-O2) -MMD -MP -c $< -o $@
 $(O)/registry.o $(O)/commands.o: $(O)/%.o: $(O)/%.c
 	$(call say,CC )
 	$(Q)$(CC) $(CFLAGS_ALL) -MMD -MP -c $< -o $@
@@ -150,28 +155,31 @@ check-unit: $(UNIT_BIN)
 check-e2e: $(O)/systole
 	@SYSTOLE=$(O)/systole tools/check.sh $(O)/log $(E2E)
 # The same tests under AddressSanitizer and UBSan; those that drive threads under ThreadSanitizer.
+SLOW     = TEST_SECONDS=$${TEST_SECONDS:-900} SOAK_SECONDS=20
+SAN_E2E := $(filter-out $(addprefix test/e2e/,docs.sh real.py serve_openai.py),$(E2E))
 check-san:
 	@$(SUB) MODE=san O=build/san test-programs
-	@$(SAN_ENV) SYSTOLE=build/san/systole SYSTOLE_TEST_SLOWER=10 TEST_SECONDS=900 \
-	  tools/check.sh build/san/log $(call unit,build/san,$(UNIT_SRC)) $(filter-out test/e2e/real.py,$(E2E))
+	@$(SAN_ENV) $(SLOW) SYSTOLE=build/san/systole SYSTOLE_TEST_SLOWER=10 \
+	  tools/check.sh build/san/log $(call unit,build/san,$(UNIT_SRC)) $(SAN_E2E)
 THREADED := $(filter test/unit/cpu_pool.c test/unit/engine_% test/unit/serve_% test/unit/text_tokenizer.c,$(UNIT_SRC))
 THREADED_E2E := $(addprefix test/e2e/,chat.py serve_api.py serve_http.py serve_stress.py)
 check-tsan:
-	@$(SUB) MODE=tsan O=build/tsan test-programs
-	@$(SAN_ENV) SYSTOLE=build/tsan/systole SYSTOLE_TEST_SLOWER=20 TEST_SECONDS=900 SOAK_SECONDS=20 \
+	@$(SUB) MODE=tsan O=build/tsan $(call unit,build/tsan,$(THREADED)) build/tsan/systole
+	@$(SAN_ENV) $(SLOW) SYSTOLE=build/tsan/systole SYSTOLE_TEST_SLOWER=20 \
 	  tools/check.sh build/tsan/log $(call unit,build/tsan,$(THREADED)) $(THREADED_E2E)
 # The whole program with the n-th allocation failing, for every n.
 check-alloc:
-	@$(SUB) MODE=debug O=build/debug all
-	@SYSTOLE=build/debug/systole TEST_SECONDS=900 tools/check.sh build/debug/log test/alloc/alloc.py
+	@$(SUB) MODE=release O=build/release all
+	@$(SLOW) SYSTOLE=build/release/systole tools/check.sh build/release/log-alloc test/alloc/alloc.py
 check-clang:
 	@$(SUB) CC=clang MODE=release O=build/clang test-programs
 	@SYSTOLE=build/clang/systole tools/check.sh build/clang/log $(call unit,build/clang,$(UNIT_SRC)) test/e2e/usage.py
 # Portable kernels only, then the same sources on another architecture.
+KERNEL_USERS := $(filter test/unit/cpu_% test/unit/engine_%,$(UNIT_SRC))
 check-generic:
 	@$(SUB) MODE=release O=build/release test-programs
-	@SYSTOLE_ISA=generic SYSTOLE=build/release/systole \
-	  tools/check.sh build/release/log-generic $(call unit,build/release,$(UNIT_SRC)) test/e2e/golden.py
+	@$(SLOW) SYSTOLE_ISA=generic SYSTOLE=build/release/systole \
+	  tools/check.sh build/release/log-generic $(call unit,build/release,$(KERNEL_USERS)) test/e2e/golden.py
 check-arm:
 	@tools/check_arm.sh
 check-docs:

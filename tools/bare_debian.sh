@@ -30,7 +30,7 @@ mkdir -p "$root/etc/apt/apt.conf.d" "$root/usr/local/share/ca-certificates" "$ro
 grep -hE '^ *Acquire::' /etc/apt/apt.conf.d/* /etc/apt/apt.conf 2> /dev/null > "$root/etc/apt/apt.conf.d/90host" || true
 cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
 [ ! -f /etc/pip.conf ] || cp /etc/pip.conf "$root/etc/pip.conf"
-environment=$(env | grep -iE '^(https?_proxy|no_proxy|all_proxy|PIP_[A-Z_]*|SSL_CERT_FILE|REQUESTS_CA_BUNDLE)=' | grep -v PIP_FIND_LINKS || true)
+environment=$(env | grep -iE '^(https?_proxy|no_proxy|all_proxy|PIP_[A-Z_]*|TEST_SECONDS|SYSTOLE_TEST_SLOWER|SSL_CERT_FILE|REQUESTS_CA_BUNDLE)=' | grep -v PIP_FIND_LINKS || true)
 
 # The clone as it is committed.
 rm -rf "$root/work"

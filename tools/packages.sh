@@ -24,6 +24,7 @@ build) ;;
 check | ci)
     pc cmocka libcmocka-dev
     python3 -m pip --version > /dev/null 2>&1 || missing="$missing python3-pip"
+    python3 -c 'import ensurepip' > /dev/null 2>&1 || missing="$missing python3-venv"
     ;;
 esac
 if [ "$1" = ci ]; then

@@ -1,5 +1,6 @@
 /* Hostile templates and odd conversations: one clear error, in bounded time and memory; and allocations that fail. */
 #include <pthread.h>
+#include <time.h>
 
 #include "text_template_util.h"
 
@@ -19,9 +20,9 @@ static void check_bounded(const char *source, sy_status want, const char *says)
     env.alloc = &alloc;
     struct sy_rendered o;
     struct sy_err err = {0};
-    uint64_t start = sy_now_ns(&env);
+    clock_t start = clock(); /* of the processor: a loaded machine changes nothing */
     sy_status st = render_with(&env, source, one_message, NULL, NULL, &o, &err);
-    double seconds = (double)(sy_now_ns(&env) - start) * 1e-9;
+    double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
     if (st == SY_OK) sy_rendered_release(&o, &env);
     if (st != want || (says && !strstr(err.msg, says)))
         fail_msg("%.200s: %s: %s, expected %s: ...%s...", source, sy_status_name(st), err.msg, sy_status_name(want),
@@ -427,9 +428,9 @@ static void test_long_conversation(void **state)
     for (size_t i = 0; i < SY_COUNT(sources); i++) {
         struct sy_rendered o;
         struct sy_err err = {0};
-        uint64_t start = sy_now_ns(sy_env_default());
+        clock_t start = clock();
         if (render_with(sy_env_default(), sources[i], b.at, NULL, NULL, &o, &err)) fail_msg("%s", err.msg);
-        double ms = (double)(sy_now_ns(sy_env_default()) - start) * 1e-6;
+        double ms = (double)(clock() - start) * 1e3 / CLOCKS_PER_SEC;
         printf("1.6 MB conversation, template %zu: %.1f ms with reading the JSON, %zu bytes\n", i, ms, o.text.len);
         assert_true(o.text.len > 1600000 && ms < 20000);
         check_spans(&o);

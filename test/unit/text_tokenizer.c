@@ -3,6 +3,7 @@
 #include "text_tokenizer_util.h"
 
 #include <pthread.h>
+#include <time.h>
 
 #include "base/rng.h"
 #include "base/utf8.h"
@@ -115,7 +116,12 @@ static void golden(void **state)
 
 /* ---- long and hostile texts -------------------------------------------------------------------------- */
 
-enum { LONG = 1050000, SHORTER = LONG / 4 }; /* whole units of 1, 2, 3 and 4 bytes */
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+enum { LONG = 105000 };
+#else
+enum { LONG = 1050000 };
+#endif
+enum { SHORTER = LONG / 4 }; /* whole units of 1, 2, 3 and 4 bytes */
 
 static void fill(char *s, size_t n, const char *unit)
 {
@@ -123,7 +129,7 @@ static void fill(char *s, size_t n, const char *unit)
     for (size_t i = 0; i < n; i++) s[i] = unit[i % len];
 }
 
-/* One megabyte of each kind. The bound is far above what linear time takes here, far below what quadratic would. */
+/* One megabyte of each kind, a tenth with a sanitizer. The bound is far above what linear time takes here, far below what quadratic would. */
 static void long_texts(void **state)
 {
     (void)state;
@@ -132,19 +138,19 @@ static void long_texts(void **state)
     char *text = malloc(LONG + 16);
     for (size_t f = 0; f < SY_COUNT(fixtures); f++) {
         struct sy_tokenizer *t = open_fixture(sy_env_default(), fixtures[f]);
-        uint64_t worst = 0;
+        double worst = 0;
         size_t at = 0;
         for (size_t u = 0; u <= SY_COUNT(units); u++) {
             if (u < SY_COUNT(units)) fill(text, LONG, units[u]);
             else
                 for (size_t i = 0; i < LONG; i++) text[i] = (char)(sy_rng_u64(f, i) & 255); /* random bytes */
             size_t n = u < 4 || u == SY_COUNT(units) ? LONG : SHORTER;
-            uint64_t start = sy_now_ns(sy_env_default());
+            clock_t start = clock(); /* of the processor: a loaded machine changes nothing */
             struct sy_ids ids = encode_n(t, text, n, 0);
-            uint64_t ns = sy_now_ns(sy_env_default()) - start;
+            double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
             assert_true(ids.n > 0 || fixtures[f][0] == 'u');
-            if (ns > worst) worst = ns, at = u;
-            assert_true(ns < 60000000000u);
+            if (seconds > worst) worst = seconds, at = u;
+            assert_true(seconds < 60);
             if (u < SY_COUNT(units) && fixtures[f][0] == 'b') { /* byte-level: nothing is lost; NFC may rewrite */
                 struct sy_buf back = decode(t, ids.at, ids.n, false);
                 if (!strstr(fixtures[f], "qwen")) assert_true(back.len == n && !memcmp(back.at, text, n));
@@ -152,7 +158,7 @@ static void long_texts(void **state)
             }
             sy_ids_release(&ids);
         }
-        printf("%-24s slowest megabyte: %4.0f ms (%s)\n", fixtures[f], (double)worst / 1e6,
+        printf("%-24s slowest megabyte: %4.0f ms (%s)\n", fixtures[f], worst * 1e3,
                at < SY_COUNT(units) ? at == 1 || at == 2 ? "white space" : units[at] : "random bytes");
         sy_tokenizer_free(t);
     }
