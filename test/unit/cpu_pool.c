@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -184,12 +185,15 @@ static void test_no_threads(void **state)
         struct sy_pool *p = NULL;
         struct sy_err err;
         setrlimit(RLIMIT_AS, &limit);
+        if (mmap(NULL, limit.rlim_cur, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED) _exit(2);
         sy_status st = sy_pool_new(sy_env_default(), 1000, &p, &err);
         _exit((st == SY_EIO || st == SY_ENOMEM) && !p && strstr(err.msg, "of 1000") ? 0 : 1);
     }
     int status = -1;
     assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 2) skip(); /* an emulator that knows no limit on the address space */
+    assert_int_equal(WEXITSTATUS(status), 0);
 #endif
 }
 

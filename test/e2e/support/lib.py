@@ -5,6 +5,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 import traceback
 
 PROGRAM = os.environ.get("SYSTOLE", "build/release/systole")
@@ -71,15 +72,17 @@ def main(tests):
     for name, fn in sorted(tests.items()):
         if not name.startswith("test_") or (len(sys.argv) > 1 and name not in sys.argv[1:]):
             continue
+        start = time.time()
         try:
             fn()
             passed += 1
+            print("ok %s, %.1f s" % (name, time.time() - start), flush=True)
         except Skip as why:
             skipped += 1
-            print("skipped %s: %s" % (name, why))
+            print("skipped %s: %s" % (name, why), flush=True)
         except Exception as e:
             failed += 1
-            print("FAILED %s: %s" % (name, e))
+            print("FAILED %s: %s" % (name, e), flush=True)
             if not isinstance(e, AssertionError):
                 traceback.print_exc()
     print("%s: %d passed, %d failed, %d skipped" % (os.path.basename(sys.argv[0]), passed, failed, skipped))
