@@ -129,7 +129,8 @@ static void fill(char *s, size_t n, const char *unit)
     for (size_t i = 0; i < n; i++) s[i] = unit[i % len];
 }
 
-/* One megabyte of each kind, a tenth with a sanitizer. The bound is far above what linear time takes here, far below what quadratic would. */
+/* One megabyte of each kind, a tenth with a sanitizer. The bound is far above
+ * what linear time takes here, far below what quadratic would. */
 static void long_texts(void **state)
 {
     (void)state;
