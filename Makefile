@@ -156,7 +156,7 @@ check-e2e: $(O)/systole
 	@SYSTOLE=$(O)/systole tools/check.sh $(O)/log $(E2E)
 # The same tests under AddressSanitizer and UBSan; those that drive threads under ThreadSanitizer.
 SLOW     = TEST_SECONDS=$${TEST_SECONDS:-900} SOAK_SECONDS=20
-SAN_E2E := $(filter-out $(addprefix test/e2e/,docs.sh real.py serve_openai.py),$(E2E))
+SAN_E2E := $(filter-out $(addprefix test/e2e/,docs.sh pjrt.py real.py serve_openai.py serve_schema.py),$(E2E))
 check-san:
 	@$(SUB) MODE=san O=build/san test-programs
 	@$(SAN_ENV) $(SLOW) SYSTOLE=build/san/systole SYSTOLE_TEST_SLOWER=10 \
