@@ -86,18 +86,14 @@ Q   := @
 say  = @echo "  $(1) $@"
 endif
 
-# No parser of outside bytes runs in a kernel, and clang needs minutes to instrument one. With gcc's sanitizers the tests
-# of the kernels take most of the time, so these are optimised.
-KERNEL_OPT_fuzz := -fno-sanitize=all
-KERNEL_OPT_san  := -O2
-KERNEL_OPT_tsan := -O2
-KERNEL_OPT      := $(KERNEL_OPT_$(MODE))
+# No parser of outside bytes runs in a kernel, and clang needs minutes to instrument one.
+KERNEL_PLAIN := $(if $(filter fuzz,$(MODE)),-fno-sanitize=all)
 
 define isa_rule
 $(O)/$(KDIR)/$(1)/%.o: $(KDIR)/$(1)/%.c
 	@mkdir -p $$(@D)
 	$$(call say,CC )
-	$$(Q)$$(CC) $$(CFLAGS_ALL) $(ISA_FLAGS_$(1)) $(KERNEL_OPT) -MMD -MP -c $$< -o $$@
+	$$(Q)$$(CC) $$(CFLAGS_ALL) $(ISA_FLAGS_$(1)) $(KERNEL_PLAIN) -MMD -MP -c $$< -o $$@
 endef
 $(foreach k,$(ISAS),$(eval $(call isa_rule,$(k))))
 
