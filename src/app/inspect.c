@@ -46,6 +46,10 @@ static void print_needs(struct sy_buf *b, const struct sy_description *d)
                   i->n_ctx);
     add_size(b, "KV cache      ", d->kv_token_bytes);
     sy_buf_printf(b, " a token\n");
+    if (d->state_bytes > 0) {
+        add_size(b, "states        ", d->state_bytes);
+        sy_buf_printf(b, " a sequence\n");
+    }
     add_size(b, "memory        ", d->bytes + d->kv_bytes);
     sy_buf_printf(b, " for %d sequence%s of %d tokens:", d->seq_max, d->seq_max == 1 ? "" : "s", d->ctx_len);
     add_size(b, " weights ", d->bytes);
@@ -96,9 +100,10 @@ static void print_json(struct sy_buf *b, const struct sy_description *d)
     if (d->model.arch)
         sy_buf_printf(b,
                       ",\"layers\":%d,\"d_model\":%d,\"vocabulary\":%d,\"context\":%d,\"kv_token_bytes\":%.0f,"
+                      "\"state_bytes\":%.0f,"
                       "\"memory\":{\"ctx_size\":%d,\"max_seqs\":%d,\"weight_bytes\":%.0f,\"kv_bytes\":%.0f}",
                       d->model.info.n_layer, d->model.info.d_model, d->model.info.n_vocab, d->model.info.n_ctx,
-                      d->kv_token_bytes, d->ctx_len, d->seq_max, d->bytes, d->kv_bytes);
+                      d->kv_token_bytes, d->state_bytes, d->ctx_len, d->seq_max, d->bytes, d->kv_bytes);
     sy_buf_text(b, ",\"tensors\":[");
     for (size_t i = 0; i < sy_checkpoint_count(d->ckpt); i++) {
         const struct sy_tensor *t = sy_checkpoint_at(d->ckpt, i);

@@ -3,6 +3,7 @@
 
 static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL};
 static const char *const computes[] = {"auto", "f32", "bf16", "int8", NULL};
+static const char *const state_dtypes[] = {"f32", "bf16", NULL};
 static const char *const kv_dtypes[] = {"f32", "bf16", "f16", "q8_0", NULL};
 
 const struct sy_flag sy_flags_common[] = {
@@ -95,6 +96,11 @@ const struct sy_flag sy_flags_engine[] = {
      .hi = 1099511627776.0 * 64,
      .otherwise = "what max-seqs sequences of ctx-size need",
      .help = "hard cap of the KV cache"},
+    {.name = "state-dtype",
+     .kind = SY_FLAG_CHOICE,
+     .choices = state_dtypes,
+     .otherwise = "f32",
+     .help = "type of the recurrent states of hybrid models; bf16: half the memory and reading, see doc/numerics.md"},
     {.name = "draft-max",
      .kind = SY_FLAG_INT,
      .arg = "N",

@@ -16,16 +16,19 @@ static void add_tensor(struct sy_description *d, const struct sy_tensor *t)
 }
 
 /* The backend knows how its cache is laid out; it is opened for nothing else. */
-static sy_status block_bytes(struct sy_args *a, const struct sy_graph *g, int32_t block_len, int64_t *out,
-                             struct sy_err *err)
+static sy_status cache_bytes(struct sy_args *a, const struct sy_graph *g, int32_t block_len, int64_t *block,
+                             int64_t *slot, struct sy_err *err)
 {
     const struct sy_backend_ops *ops = sy_backends[0];
-    struct sy_backend_opt opt = {.n_thread = 1, .kv_dtype = (enum sy_kv_dtype)sy_arg_choice(a, "kv-dtype")};
+    struct sy_backend_opt opt = {.n_thread = 1,
+                                 .kv_dtype = (enum sy_kv_dtype)sy_arg_choice(a, "kv-dtype"),
+                                 .state_dtype = (enum sy_state_dtype)sy_arg_choice(a, "state-dtype")};
     struct sy_backend *b;
     if (!ops) return sy_fail(err, SY_ENOSUP, "this build has no backend");
     sy_status st = ops->open(&a->app->env, &opt, &b, err);
     if (st) return st;
-    *out = ops->kv_block_bytes(b, g, block_len);
+    *block = ops->kv_block_bytes(b, g, block_len);
+    *slot = ops->slot_bytes ? ops->slot_bytes(b, g) : 0;
     ops->close(b);
     return SY_OK;
 }
@@ -38,8 +41,9 @@ static sy_status plan(struct sy_args *a, struct sy_description *d, struct sy_err
     int32_t per_seq = (d->ctx_len + block_len - 1) / block_len, tok = (int32_t)sy_arg_int(a, "max-batched-tokens");
     struct sy_shape shape = {tok, d->seq_max, per_seq, d->seq_max};
     sy_status st = sy_model_build(&a->app->env, &d->model, shape, &d->graph, err);
-    int64_t bytes = 0;
-    if (!st) st = block_bytes(a, d->graph, block_len, &bytes, err);
+    int64_t bytes = 0, slot = 0;
+    if (!st) st = cache_bytes(a, d->graph, block_len, &bytes, &slot, err);
+    d->state_bytes = (double)slot;
     d->kv_token_bytes = (double)bytes / block_len;
     d->kv_bytes = (double)bytes * per_seq * d->seq_max;
     return st;

@@ -19,6 +19,7 @@ struct sy_description {
     size_t n_format;
     int32_t ctx_len, seq_max;
     double kv_token_bytes, kv_bytes; /* of one token; of seq_max sequences of ctx_len */
+    double state_bytes;              /* recurrent states of one sequence */
 };
 SY_CHECK sy_status sy_describe(struct sy_args *, const struct sy_text_model *, struct sy_description *,
                                struct sy_err *);

@@ -39,6 +39,13 @@ const struct sy_flag sy_flags_serving[] = {
      .hi = 1099511627776.0 * 64,
      .otherwise = "0",
      .help = "memory for blocks of sequences that had to make room; without it they are computed again"},
+    {.name = "snapshot-memory",
+     .kind = SY_FLAG_SIZE,
+     .arg = "SIZE",
+     .lo = 0,
+     .hi = 1099511627776.0 * 64,
+     .otherwise = "8 states and 4 for each of max-seqs",
+     .help = "memory for snapshots of recurrent states, which prefix caching of hybrid models needs"},
     {.name = "trace", .kind = SY_FLAG_TEXT, .arg = "FILE", .help = "record arrivals and steps"},
     {0},
 };
@@ -62,6 +69,7 @@ sy_status sy_serving_open(struct sy_args *a, struct sy_engine **out, struct sy_e
     opt.scheduling = (enum sy_scheduling)sy_arg_choice(a, "scheduling");
     opt.no_prefix_cache = sy_arg_on(a, "no-prefix-cache");
     opt.swap_bytes = sy_arg_int(a, "swap-memory");
+    opt.snapshot_bytes = sy_arg_int(a, "snapshot-memory");
     opt.trace = sy_arg_text(a, "trace");
     st = sy_engine_new(&a->app->env, &opt, out, err);
     sy_progress_end(&bar);
