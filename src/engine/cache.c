@@ -314,6 +314,18 @@ static void verify_slots(const struct sy_cache *c)
     sy_assert(c->n_slot == 0 || n_free + n_kept + n_leased == c->n_slot - 1);
 }
 
+int32_t sy_cache_common(const struct sy_cache *c, uint64_t parent, const int32_t *tok)
+{
+    int32_t most = -1;
+    for (int32_t i = 1; c->enabled && i < c->n_block; i++) {
+        if (!c->block[i].key || c->block[i].parent != parent) continue;
+        int32_t n = 0;
+        while (n < c->block_len && tokens(c, i)[n] == tok[n]) n++;
+        if (n > most) most = n;
+    }
+    return most;
+}
+
 void sy_cache_verify(const struct sy_cache *c)
 {
     int32_t n_free = 0, n_cached = 0, n_leased = 0, n_known = 0, n_chained = 0;

@@ -61,6 +61,9 @@ struct sy_prefix {   /* what is known of a sequence's beginning */
  * out, which has room for n_block_max. */
 struct sy_prefix sy_cache_match(struct sy_cache *, uint64_t domain, const int32_t *tok, int32_t n_block_max,
                                 int32_t *out);
+/* For messages, and slow: -1: no block that follows `parent` is known; else how many of tok's first tokens the one
+ * that is most like it has. */
+int32_t sy_cache_common(const struct sy_cache *, uint64_t parent, const int32_t *tok);
 /* The block now holds these block_len tokens after *key: remembers it, unless such a block is known already. *key
  * becomes the content's key; returns the block that is known for it (0 where nothing is remembered). */
 int32_t sy_cache_learn(struct sy_cache *, int32_t block, uint64_t *key, const int32_t *tok);

@@ -6,6 +6,7 @@
  * between two tokens of a running sequence. When blocks run out the youngest running sequence gives its blocks back
  * and waits: its tokens are recomputed later, or its blocks are kept in host memory, whichever is cheaper. The oldest
  * is never the victim of a younger one, and alone it fits (the door checked), so it always gets on. */
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/engine_int.h"
@@ -278,6 +279,28 @@ static void adopt(struct sy_engine *e, struct seq *s)
     plan_snapshots(s, p.n_known * len, (s->n_tok - 1) / len * len);
 }
 
+/* Why not more of a prompt came from the prefix cache, for whoever wonders. */
+static void explain_cached(const struct sy_engine *e, const struct seq *s)
+{
+    int32_t len = e->plan.block_len, whole = (s->n_tok - 1) / len;
+    char why[96];
+    if (!e->env->log || e->env->log->level < SY_LOG_DEBUG) return;
+    if (s->n_done == whole * len) snprintf(why, sizeof why, "all there is in whole blocks of %d", len);
+    else if (!e->cache.enabled) snprintf(why, sizeof why, "the prefix cache is off");
+    else if (s->of->no_cache_read) snprintf(why, sizeof why, "the request reads no cache");
+    else if (s->score_from < s->n_done + len) snprintf(why, sizeof why, "rows of the prompt are asked for");
+    else {
+        int32_t same = sy_cache_common(&e->cache, s->key, s->tok + s->n_done);
+        if (same == len) snprintf(why, sizeof why, "more is known, but no recurrent state behind it was kept");
+        else if (same >= 0) snprintf(why, sizeof why, "token %d is another than in what is cached", s->n_done + same);
+        else
+            snprintf(why, sizeof why,
+                     "nothing that follows is cached for this key and salt: new, or dropped for others");
+    }
+    sy_log_at(e->env, SY_LOG_DEBUG, "request %llu: %d of %d prompt tokens cached: %s", (unsigned long long)s->of->id,
+              s->n_done, s->n_tok, why);
+}
+
 static bool admit_one(struct sy_engine *e, struct seq *s)
 {
     int32_t len = e->plan.block_len, spare = 0; /* a block for each running sequence that will want one */
@@ -298,6 +321,7 @@ static bool admit_one(struct sy_engine *e, struct seq *s)
             s->n_cached = s->n_done;
             e->stats.n_cache_query_tok += (uint64_t)s->n_tok;
             e->stats.n_cache_hit_tok += (uint64_t)s->n_done;
+            explain_cached(e, s);
         }
     }
     unwait(e, s);

@@ -90,6 +90,8 @@ def test_several_answers():
     assert text == {c["index"]: c["message"]["content"] for c in whole["choices"]}
     r = S.ok("/v1/completions", {"prompt": ["a", "bc"], "n": 2, "max_tokens": 2, "seed": 1})
     assert [c["index"] for c in r["choices"]] == [0, 1, 2, 3] and r["usage"]["prompt_tokens"] == 3, r
+    r = S.ok("/v1/completions", {"prompt": ["a", "bc"], "n": 3, "max_tokens": 0, "echo": True, "logprobs": 1})
+    assert [(c["index"], c["text"], c["finish_reason"]) for c in r["choices"]] == [(i, "a" if i < 3 else "bc", "length") for i in range(6)], r
     S.refused(400, "/v1/chat/completions", chat("a", n=9), "n", says="8")
     S.refused(400, "/v1/chat/completions", chat("a", n=0), "n")
 
@@ -180,6 +182,19 @@ def test_not_supported_yet():
                  {"response_format": {"type": "json_schema", "json_schema": {}}}, {"functions": []}, {"guided_json": {}}, {"audio": {}},
                  {"structured_outputs": {}}, {"web_search_options": {}}, {"prediction": {}}):
         S.refused(400, "/v1/chat/completions", chat("a", **more), list(more)[0], says="not supported")
+    tool = {"type": "function", "function": {"name": "f", "description": "one", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
+    other = {"type": "function", "function": {**tool["function"], "description": "two"}}
+    for tools in ([tool], [other], [tool, other]):
+        for choice in ("auto", "required", {"type": "function", "function": {"name": "f"}}):
+            S.refused(400, "/v1/chat/completions", chat("a", tools=tools, tool_choice=choice, parallel_tool_calls=False), says="not supported")
+    for pattern in ("^+[a-z]$", "^{2}x$", "(?<=x)+", "\\\\!", "(" * 60000, "^(|.*)$"):
+        S.refused(400, "/v1/chat/completions", chat("a", guided_regex=pattern), "guided_regex", says="not supported")
+        schema = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "string", "pattern": pattern}}}
+        S.refused(400, "/v1/chat/completions", chat("a", response_format=schema), "response_format", says="not supported")
+    for more in ({"grammar": "root ::= x"}, {"grammar": "root ::= ("}, {"guided_json": ""}, {"response_format": {"type": "json_object"}}, {"guided_choice": ["a"]},
+                 {"response_format": {"type": "json_schema", "json_schema": {"schema": {"items": [{}, {}]}}}}):
+        S.refused(400, "/v1/chat/completions", chat("a", **more), list(more)[0], says="not supported")
+    S.ok("/v1/chat/completions", chat("a", max_tokens=1, guided_json=False))
     S.refused(400, "/v1/completions", {"prompt": "a", "suffix": "b"}, "suffix")
     S.refused(400, "/v1/completions", {"prompt": "a", "best_of": 3}, "best_of")
     image = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]}
@@ -398,6 +413,29 @@ def test_prefix_cache():
     time.sleep(0.2)  # counters are published after the step that ends the last answer
     m = S.metrics()
     assert m["vllm:prefix_cache_hits_total"] > 0 and m["vllm:prefix_cache_queries_total"] > m["vllm:prefix_cache_hits_total"]
+
+
+def test_prefix_cache_of_conversations():
+    """The same again, one turn more, the last turn edited, a branch: on a model with sliding windows too. And why not more is cached."""
+    for arch in ("llama", "gemma3"):
+        with Server("--max-seqs", 2, "--block-size", 8, "--log-level", "debug", arch=arch, talkative=arch == "llama") as s:
+            def ask(text):
+                u = s.ok("/v1/completions", {"prompt": text, "max_tokens": 4, "temperature": 0})["usage"]
+                return u["prompt_tokens_details"]["cached_tokens"]
+
+            base = "You are a helpful thing.[user]tell me about the sea[assistant]"
+            more = base + "it is wet[user]and the land?[assistant]"
+            assert ask(base) == 0
+            for text, shared in ((base, base), (more, base), (more, more), (base + "it is wet[user]and the sky?[assistant]", base + "it is wet[user]and the "),
+                                 (base + "no[user]go on", base)):
+                got = ask(text)
+                assert got >= min(len(shared), len(text) - 1) - 8 and got <= len(text) - 1, (arch, text, got)
+            assert "x-header: 1\n" and ask("x-header: 1\n" + base) == 0 and ask("x-header: 2\n" + base) == 8
+            assert ask("tell") == 0
+            s.idle()
+            log = s.stderr().decode()
+            for why in ("nothing that follows is cached", "token 10 is another than in what is cached", "all there is in whole blocks of 8"):
+                assert why in log, (why, log)
 
 
 def test_deadline_and_priority():

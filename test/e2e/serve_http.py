@@ -299,6 +299,8 @@ def test_access_log():
 def test_signals():
     with Server("--max-seqs", 4, ctx=512) as s:
         os.kill(s.process.pid, signal.SIGHUP)
+        os.kill(s.process.pid, signal.SIGPIPE)
+        os.kill(s.process.pid, signal.SIGPIPE)
         s.healthy()
         slow = {"prompt": "ab", "max_tokens": 500, "temperature": 0}
         got, order = [], []

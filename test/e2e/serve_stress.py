@@ -118,6 +118,16 @@ def test_clients_that_leave():
                 print("left by %s, stream %s: %d tokens were made after" % (how, stream, m["vllm:generation_tokens_total"] - before))
             got = s.events("/v1/completions", ask)
             assert [c["text"] for e in got[:-1] for c in e["choices"]] == texts
+        long = {"prompt": "a", "max_tokens": 600, "temperature": 0, "ignore_eos": True}
+        alone = s.events("/v1/completions", long)
+        beside = s.stream("/v1/completions", long, timeout=60)
+        got = [next(beside)]
+        for how in ("close", "reset", "shutdown") * 3:  # behind it in the queue, and gone
+            b = s.raw()
+            b.sendall(body("/v1/completions", running))
+            leave(b, how)
+        got += list(beside)
+        assert [e["choices"] for e in got[:-1]] == [e["choices"] for e in alone[:-1]], "an answer was changed by one that left the queue"
         c = s.raw()  # while its prompt is being processed
         c.sendall(body("/v1/completions", {"prompt": "a" * 4000, "max_tokens": 5}))
         wait(lambda: s.metrics()["systole_open_requests"] == 1, 2)
@@ -141,7 +151,8 @@ def test_long_prompts_beside_a_stream():
     with Server("--max-seqs", 8, "--max-batched-tokens", budget, "--max-decode-gap-ms", 50, ctx=100000) as s:
         stream = s.raw()
         stream.sendall(body("/v1/completions", {"prompt": "ab", "max_tokens": 99990, "temperature": 0, "ignore_eos": True, "stream": True}))
-        wait(lambda: s.metrics()["vllm:generation_tokens_total"] > 0)
+        wait(lambda: s.metrics()["vllm:generation_tokens_total"] > 200)
+        alone = s.metrics()
         for n in range(3):
             before = s.metrics()["vllm:generation_tokens_total"]
             text = "%d " % n + "l" * (prompt - 2)
@@ -150,7 +161,11 @@ def test_long_prompts_beside_a_stream():
             made = s.metrics()["vllm:generation_tokens_total"] - before - 1
             assert made >= prompt // budget, "%d tokens of the stream beside a prompt of %d in chunks of %d" % (made, prompt, budget)
             assert stream.recv(1 << 20)
-        assert s.metrics()["vllm:num_requests_running"] == 1, "the stream ended"
+        m = s.metrics()
+        assert m["vllm:num_requests_running"] == 1, "the stream ended"
+        gap, itl = "systole_decode_gap_max_seconds", "vllm:inter_token_latency_seconds_bucket"
+        within = [(m[itl + ".0.05"] - alone[itl + ".0.05"]) / (m[itl + ".+Inf"] - alone[itl + ".+Inf"])] if itl + ".0.05" in m else "?"
+        print("worst gap alone %.1f ms, beside prompts %.1f ms; within the bound: %s" % (alone[gap] * 1e3, m[gap] * 1e3, within))
         stream.close()
         s.idle()
 
