@@ -63,8 +63,9 @@ static sy_status forward(struct sy_backend *bk, struct sy_program *p, struct sy_
     return SY_OK;
 }
 
-static sy_status done(struct sy_backend *b, struct sy_result *out, struct sy_err *err)
+static sy_status done(struct sy_backend *b, struct sy_want want, struct sy_result *out, struct sy_err *err)
 {
+    (void)want;
     (void)err;
     *out = ((struct machine *)(void *)b)->result;
     return SY_OK;
