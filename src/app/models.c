@@ -52,12 +52,22 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
     return st;
 }
 
+enum { NAMES_FROM = 19, LINE_MAX_COLUMNS = 110 };
+
 static void list_architectures(struct sy_buf *b)
 {
     sy_buf_text(b, "\nsupported architectures (config.json \"architectures\"; GGUF files of the same families):\n");
     for (size_t i = 0; sy_archs[i]; i++) {
-        sy_buf_printf(b, "  %-12s ", sy_archs[i]->name);
-        for (const char *const *c = sy_archs[i]->claims; *c; c++) sy_buf_printf(b, " %s", *c);
+        size_t used = NAMES_FROM;
+        sy_buf_printf(b, "  %-*s", NAMES_FROM - 2, sy_archs[i]->name);
+        for (const char *const *c = sy_archs[i]->claims; *c; c++) {
+            if (used + 1 + strlen(*c) > LINE_MAX_COLUMNS) {
+                sy_buf_printf(b, "\n%*s", NAMES_FROM, "");
+                used = NAMES_FROM;
+            }
+            sy_buf_printf(b, " %s", *c);
+            used += 1 + strlen(*c);
+        }
         sy_buf_char(b, '\n');
     }
 }
