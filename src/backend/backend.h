@@ -28,6 +28,7 @@ struct sy_backend_opt {
     int32_t n_thread;   /* 0: as many as the process may use */
     enum sy_compute compute;
     enum sy_kv_dtype kv_dtype;
+    int32_t n_rank;        /* devices that share the model by tensor parallelism; 0: 1 */
     const char *cache_dir; /* folder for compiled programs, or NULL; outlives the backend */
     enum sy_state_dtype state_dtype;
     bool no_huge_pages;

@@ -14,7 +14,7 @@ sy_status buckets_compile(struct sy_engine *e, struct sy_shape max, struct sy_ca
     for (int32_t i = 0; i < plan.n; i++) {
         struct sy_graph *g = NULL;
         struct bucket *b = &e->bucket[i];
-        sy_status st = sy_model_build(e->env, &e->model, plan.shape[i], &g, err);
+        sy_status st = engine_graph(e, plan.shape[i], &g, err);
         if (!st) st = e->ops->compile(e->backend, g, e->weights, dim, &b->program, err);
         sy_graph_free(g);
         if (!st) st = sy_batch_new(e->env, plan.shape[i], &b->batch, err);

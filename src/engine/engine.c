@@ -3,6 +3,7 @@
 
 #include "engine/chat.h"
 #include "engine/engine_int.h"
+#include "graph/shard.h"
 
 static const struct sy_backend_ops *backend_by_name(const char *name, size_t n)
 {
@@ -84,6 +85,20 @@ static sy_status open_text(struct sy_engine *e, struct sy_err *err)
 
 static int32_t or_default(int32_t v, int32_t otherwise) { return v > 0 ? v : otherwise; }
 
+sy_status engine_graph(struct sy_engine *e, struct sy_shape shape, struct sy_graph **out, struct sy_err *err)
+{
+    struct sy_graph *whole;
+    int32_t n_rank = e->opt.backend_opt.n_rank;
+    sy_status st = sy_model_build(e->env, &e->model, shape, &whole, err);
+    if (st || n_rank <= 1) {
+        if (!st) *out = whole;
+        return st;
+    }
+    st = sy_graph_shard(e->env, whole, n_rank, out, err);
+    sy_graph_free(whole);
+    return st;
+}
+
 /* A running sequence reads one slot and writes another at most; what is left over holds snapshots. */
 static sy_status plan_slots(struct sy_engine *e, struct sy_shape *shape, struct sy_err *err)
 {
@@ -101,7 +116,7 @@ static sy_status plan_slots(struct sy_engine *e, struct sy_shape *shape, struct 
     shape->seq = 2 * p->seq_max + 2; /* a sequence stands in a step twice where a snapshot is taken */
     sy_graph_free(e->graph);
     e->graph = NULL;
-    return sy_model_build(e->env, &e->model, *shape, &e->graph, err);
+    return engine_graph(e, *shape, &e->graph, err);
 }
 
 /* Decides the sizes, before weights or cache take memory. */
@@ -121,7 +136,7 @@ static sy_status make_plan(struct sy_engine *e, const struct sy_engine_opt *o, s
     if (p->batch_tok_max < p->seq_max) p->batch_tok_max = p->seq_max; /* each running sequence must advance */
     int32_t per_seq = (p->ctx_len + p->block_len - 1) / p->block_len, rows = or_default(o->score_row_max, 64);
     *shape = (struct sy_shape){p->batch_tok_max, p->seq_max, per_seq, rows > p->seq_max ? rows : p->seq_max};
-    sy_status st = sy_model_build(e->env, &e->model, *shape, &e->graph, err);
+    sy_status st = engine_graph(e, *shape, &e->graph, err);
     if (!st) st = plan_slots(e, shape, err);
     if (st) return st;
     int64_t block_bytes = e->ops->kv_block_bytes(e->backend, e->graph, p->block_len);

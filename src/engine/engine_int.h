@@ -133,6 +133,8 @@ struct sy_engine {
 SY_CHECK sy_status engine_tables_new(struct sy_engine *, struct sy_shape, struct sy_err *);
 void engine_tables_free(struct sy_engine *);
 
+/* The model's graph of a shape, of one rank. */
+SY_CHECK sy_status engine_graph(struct sy_engine *, struct sy_shape, struct sy_graph **out, struct sy_err *);
 /* bucket.c */
 SY_CHECK sy_status buckets_compile(struct sy_engine *, struct sy_shape max, struct sy_cache_dim, struct sy_err *);
 void buckets_free(struct sy_engine *);

@@ -77,6 +77,8 @@ struct sy_cost sy_node_cost(const struct sy_graph *g, uint32_t id, const struct 
                                 .b_weight = bytes * coverage(d, rows),
                                 .b_act = f32 * (elems + pairs * (2 * d_model + 2 * wide))};
     }
+    case SY_OP_RANK_SUM:
+    case SY_OP_RANK_JOIN:
     case SY_OP_ROWS: return (struct sy_cost){.b_act = 2 * f32 * elems};
     case SY_OP_SAMPLE:
         return (struct sy_cost){.flops = rows * (double)in0->dim[1], .b_act = f32 * rows * (double)in0->dim[1]};

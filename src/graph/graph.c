@@ -172,6 +172,17 @@ sy_val sy_vector(struct sy_graph *g, const char *name, int layer, int64_t d, enu
     return SY_NONE;
 }
 
+sy_val sy_weight_rank(struct sy_graph *g, const struct sy_node *whole, int64_t rows, int64_t cols, int32_t n_rank,
+                      int32_t unit)
+{
+    union sy_attr attr = whole->attr;
+    attr.weight.n_rank = n_rank > 1 ? n_rank : 0;
+    attr.weight.unit = unit;
+    sy_val v = weight(g, whole->name, -1, rows, cols, attr);
+    if (v.id) g->layer = g->node[v.id].layer = whole->layer;
+    return v;
+}
+
 /* Part i of a name with one list {a,b,c} or none. *n_part: how many there are. */
 static bool list_part(const char *name, int i, char *buf, size_t n_buf, int *n_part)
 {
@@ -372,6 +383,17 @@ sy_val sy_rows(struct sy_graph *g, sy_val x)
         n->in[1] = out;
         n->layer = -1;
     }
+    return last(g, n);
+}
+
+sy_val sy_rank_sum(struct sy_graph *g, sy_val x) { return unary(g, SY_OP_RANK_SUM, x, (union sy_attr){0}); }
+
+sy_val sy_rank_join(struct sy_graph *g, sy_val x, int32_t n_rank)
+{
+    const struct sy_node *a = use(g, x, "RANK_JOIN");
+    if (!a) return SY_NONE;
+    struct sy_node *n = push(g, SY_OP_RANK_JOIN, a->dim[0], a->dim[1] * n_rank);
+    if (n) n->in[0] = x;
     return last(g, n);
 }
 

@@ -32,6 +32,8 @@ typedef struct {
     X(SOFTCAP, "c tanh(x / c)")                                                                                      \
     X(PART, "columns [lo, hi)")                                                                                      \
     X(ROWS, "the rows that OUT names")                                                                               \
+    X(RANK_SUM, "sum over ranks")                                                                                    \
+    X(RANK_JOIN, "columns of all ranks, in their order")                                                             \
     X(ATTEND, "paged ragged causal attention; writes k and v to its state first")                                    \
     X(ROUTE, "chooses experts: [ids | weights] of the n_used best by score")                                         \
     X(EXPERTS, "weighted sum of the chosen experts' feed-forward networks")                                          \
@@ -126,6 +128,8 @@ union sy_attr {
         int32_t repeat;            /* of a vector: each stored value stands for that many columns; 0: one */
         struct sy_regroup regroup; /* of a matrix */
         bool exact;                /* computed in f32 whatever the compute mode: a router's matrix */
+        /* A rank's share: its dims are of the share, of n_rank; unit rows stay together. 0: whole. See shard.h. */
+        int32_t n_rank, unit;
     } weight;
     struct sy_route_dim route;
     struct sy_moe_dim moe;
@@ -194,6 +198,9 @@ sy_val sy_norm_weight(struct sy_graph *, const char *name, int layer, int64_t d,
 /* A vector of d columns; the file holds d / repeat values, of any shape that is not a matrix. */
 sy_val sy_vector(struct sy_graph *, const char *name, int layer, int64_t d, enum sy_wmap, int32_t repeat);
 sy_val sy_const(struct sy_graph *, const float *, int64_t d); /* [1, d]; outlives the graph and its programs */
+/* A rank's share of a weight of another graph. */
+sy_val sy_weight_rank(struct sy_graph *, const struct sy_node *whole, int64_t rows, int64_t cols, int32_t n_rank,
+                      int32_t unit);
 sy_val sy_state(struct sy_graph *, struct sy_state_spec);
 /* i-th tensor name of a joined name, written to buf; false when there are no more. */
 bool sy_weight_part(const char *name, int i, char *buf, size_t n_buf);
@@ -213,6 +220,8 @@ sy_val sy_scale(struct sy_graph *, sy_val x, float c);
 sy_val sy_softcap(struct sy_graph *, sy_val x, float c);
 sy_val sy_part(struct sy_graph *, sy_val x, int32_t lo, int32_t hi);
 sy_val sy_rows(struct sy_graph *, sy_val x);
+sy_val sy_rank_sum(struct sy_graph *, sy_val x);
+sy_val sy_rank_join(struct sy_graph *, sy_val x, int32_t n_rank);
 sy_val sy_attend(struct sy_graph *, sy_val q, sy_val k, sy_val v, sy_val kv, struct sy_attn_dim);
 /* bias, gain: vectors [1, n_expert] or SY_NONE; gain multiplies the weights, after everything else. */
 sy_val sy_route(struct sy_graph *, sy_val logits, sy_val bias, sy_val gain, struct sy_route_dim);

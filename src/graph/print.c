@@ -72,6 +72,8 @@ static void print_attr(const struct sy_node *n, struct sy_buf *b)
     case SY_OP_ADD:
     case SY_OP_MUL:
     case SY_OP_ROWS:
+    case SY_OP_RANK_SUM:
+    case SY_OP_RANK_JOIN:
     case SY_OP_SAMPLE:
     case SY_OP_COUNT: break;
     }

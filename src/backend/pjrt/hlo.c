@@ -447,6 +447,43 @@ int pj_scatter(struct pj_hlo *h, int a, int indices, int update)
     return v;
 }
 
+/* ---- collectives ------------------------------------------------------------------------------------------------
+ */
+
+static void put_replicas(struct pj_hlo *h, int n)
+{
+    sy_buf_text(&h->body, "replica_groups = dense<[[");
+    for (int i = 0; i < n; i++) sy_buf_printf(&h->body, "%s%d", i ? ", " : "", i);
+    sy_buf_printf(&h->body, "]]> : tensor<1x%dxi64>", n);
+}
+
+int pj_all_reduce(struct pj_hlo *h, int a, int n)
+{
+    struct pj_type t = *pj_type_of(h, a);
+    int v = value(h, t);
+    const char *e = pj_elem_name(t.elem);
+    sy_buf_printf(&h->body, "%%%d = \"stablehlo.all_reduce\"(%%%d) <{", v, a);
+    put_replicas(h, n);
+    sy_buf_printf(&h->body,
+                  "}> ({\n^bb0(%%old: tensor<%s>, %%new: tensor<%s>):\n%%sum = stablehlo.add %%old, %%new : "
+                  "tensor<%s>\nstablehlo.return %%sum : tensor<%s>\n})",
+                  e, e, e, e);
+    put_signature(h, &a, 1, v);
+    return v;
+}
+
+int pj_all_gather(struct pj_hlo *h, int a, int dim, int n)
+{
+    struct pj_type t = *pj_type_of(h, a);
+    t.dim[dim] *= n;
+    int v = value(h, t);
+    sy_buf_printf(&h->body, "%%%d = \"stablehlo.all_gather\"(%%%d) <{all_gather_dim = %d : i64, ", v, a, dim);
+    put_replicas(h, n);
+    sy_buf_text(&h->body, "}>");
+    put_signature(h, &a, 1, v);
+    return v;
+}
+
 /* ---- loops -------------------------------------------------------------------------------------------------- */
 
 /* "^bb0(%7: tensor<i32>, ...):" with new values of the types of the loop's. */

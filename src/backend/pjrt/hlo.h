@@ -60,6 +60,9 @@ int pj_dot(struct pj_hlo *, int a, int b, const struct pj_dot *, enum pj_elem ou
 int pj_gather(struct pj_hlo *, int a, int indices);
 /* a with entries of its first dimension replaced: indices [n], update [n, rest of a]. */
 int pj_scatter(struct pj_hlo *, int a, int indices, int update);
+/* Over n replicas: the sum of all theirs; theirs side by side in dimension dim. */
+int pj_all_reduce(struct pj_hlo *, int a, int n);
+int pj_all_gather(struct pj_hlo *, int a, int dim, int n);
 /* A loop over n values: var are those of the condition after pj_while(), of the body after pj_while_do() of a scalar
  * i1, and those left after pj_while_end(). */
 enum { PJ_LOOP_MAX = 8 };

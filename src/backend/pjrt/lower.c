@@ -202,6 +202,14 @@ static int part(struct lower *l, const struct sy_node *n)
 {
     return pj_slice(&l->h, in(l, n, 0), 1, n->attr.part.lo, n->attr.part.hi);
 }
+static int rank_sum(struct lower *l, const struct sy_node *n)
+{
+    return pj_all_reduce(&l->h, in(l, n, 0), l->opt.n_rank);
+}
+static int rank_join(struct lower *l, const struct sy_node *n)
+{
+    return pj_all_gather(&l->h, in(l, n, 0), 1, l->opt.n_rank);
+}
 static int rows(struct lower *l, const struct sy_node *n) { return pj_gather(&l->h, in(l, n, 0), in(l, n, 1)); }
 
 /* The lowest id among the largest; within the vocabulary whatever the logits are. */
@@ -234,11 +242,25 @@ static int attend(struct lower *l, const struct sy_node *n)
 }
 
 static int (*const lowerings[SY_OP_COUNT])(struct lower *, const struct sy_node *) = {
-    [SY_OP_INPUT] = input,     [SY_OP_WEIGHT] = nothing, [SY_OP_STATE] = nothing, [SY_OP_EMBED] = embed,
-    [SY_OP_LINEAR] = linear,   [SY_OP_NORM] = norm,      [SY_OP_ROPE] = rope,     [SY_OP_ACT] = act,
-    [SY_OP_GLU] = glu,         [SY_OP_ADD] = add,        [SY_OP_MUL] = mul,       [SY_OP_SCALE] = scale,
-    [SY_OP_SOFTCAP] = softcap, [SY_OP_PART] = part,      [SY_OP_ROWS] = rows,     [SY_OP_ATTEND] = attend,
+    [SY_OP_INPUT] = input,
+    [SY_OP_WEIGHT] = nothing,
+    [SY_OP_STATE] = nothing,
+    [SY_OP_EMBED] = embed,
+    [SY_OP_LINEAR] = linear,
+    [SY_OP_NORM] = norm,
+    [SY_OP_ROPE] = rope,
+    [SY_OP_ACT] = act,
+    [SY_OP_GLU] = glu,
+    [SY_OP_ADD] = add,
+    [SY_OP_MUL] = mul,
+    [SY_OP_SCALE] = scale,
+    [SY_OP_SOFTCAP] = softcap,
+    [SY_OP_PART] = part,
+    [SY_OP_ROWS] = rows,
+    [SY_OP_ATTEND] = attend,
     [SY_OP_SAMPLE] = sample,
+    [SY_OP_RANK_SUM] = rank_sum,
+    [SY_OP_RANK_JOIN] = rank_join,
 };
 
 struct pj_type pj_kv_type(const struct sy_node *attend_node, bool values, const struct pj_lower_opt *o)
@@ -310,7 +332,7 @@ sy_status pj_lower(const struct sy_env *env, const struct sy_graph *g, const str
                                    .n_out = l.shape.out,
                                    .n_vocab = (int32_t)l.node[logits].dim[1],
                                    .d_model = (int32_t)l.node[hidden].dim[1]};
-        st = pj_hlo_end(&l.h, 1, result, n, text, err);
+        st = pj_hlo_end(&l.h, opt->n_rank, result, n, text, err);
     }
     pj_hlo_release(&l.h);
     sy_arena_release(&a);

@@ -56,7 +56,7 @@ static void write_restore(struct pj_hlo *h, int *kv, int n_kv, int block, int by
 }
 
 sy_status pj_lower_move(const struct sy_env *env, enum pj_move what, const struct pj_type *kv, int n_kv,
-                        int32_t n_pair, struct sy_buf *text, struct sy_err *err)
+                        int32_t n_pair, int32_t n_rank, struct sy_buf *text, struct sy_err *err)
 {
     struct pj_hlo h;
     pj_hlo_init(&h, env);
@@ -76,7 +76,7 @@ sy_status pj_lower_move(const struct sy_env *env, enum pj_move what, const struc
         int bytes = pj_arg(&h, PJ_TYPE(kv[0].elem, pj_block_count(kv, n_kv)), -1);
         write_restore(&h, val, n_kv, block, bytes);
     }
-    if (!st) st = pj_hlo_end(&h, 1, val, n_result, text, err);
+    if (!st) st = pj_hlo_end(&h, n_rank, val, n_result, text, err);
     sy_delete(env, val);
     pj_hlo_release(&h);
     return st;

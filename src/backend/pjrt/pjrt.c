@@ -6,30 +6,71 @@
 
 #include "backend/pjrt/pjrt_int.h"
 
+/* What a program takes and gives on each device: arg [n_rank][n_arg], out [n_rank][n_out]. */
+struct lists {
+    void **arg, **out;
+    void *const *args[PJ_RANK_MAX];
+    void **outs[PJ_RANK_MAX];
+    int n_arg, n_out, n_rank;
+};
 struct sy_program {
     struct sy_backend *b;
     const struct sy_weights *w;
     struct sy_shape shape;
     void *executable;
     struct pj_results res;
-    void **arg; /* [1 + n_kv + n_weight] step, KV arrays, weights */
-    void **out; /* [n_kv + 3] */
-    int n_arg;
+    struct lists io; /* step, KV arrays, weights; KV arrays, tokens, logits, hidden state */
     struct pj_type step_type;
     int32_t *token; /* [n_out] on the host, as the next two */
     float *logits, *hidden;
 };
 struct sy_kv_cache {
     struct sy_backend *b;
-    struct pj_type *type; /* [n_kv] */
-    void **buffer;        /* [n_kv] as the last step left them */
+    struct pj_type *type; /* [n_kv] of one rank */
+    void **buffer;        /* [n_rank][n_kv] as the last step left them */
     int n_kv;
     void *move[PJ_MOVE_COUNT]; /* programs */
-    void **arg, **out;         /* [n_kv + 2] */
+    struct lists io;           /* KV arrays and two more; KV arrays */
     int32_t n_pair;
     int32_t *pair; /* [2 n_pair] */
     struct pj_type block_type;
 };
+
+static sy_status lists_new(const struct sy_env *env, struct lists *l, int n_rank, int n_arg, int n_out,
+                           struct sy_err *err)
+{
+    *l = (struct lists){.n_arg = n_arg, .n_out = n_out, .n_rank = n_rank};
+    l->arg = sy_new_array(env, (size_t)n_rank * (size_t)n_arg, sizeof *l->arg);
+    l->out = sy_new_array(env, (size_t)n_rank * (size_t)n_out, sizeof *l->out);
+    if (!l->arg || !l->out) return sy_fail(err, SY_ENOMEM, "no memory for a program's tables");
+    for (int r = 0; r < n_rank; r++) {
+        l->args[r] = l->arg + r * n_arg;
+        l->outs[r] = l->out + r * n_out;
+    }
+    return SY_OK;
+}
+
+static void lists_release(struct sy_backend *b, struct lists *l)
+{
+    pj_buffers_free(b, l->out, l->n_rank * l->n_out);
+    sy_delete(b->env, l->arg);
+    sy_delete(b->env, l->out);
+}
+
+/* The same data to every device, as argument `at`. */
+static sy_status give_all(struct sy_backend *b, struct lists *l, int at, const struct pj_type *t, const void *data,
+                          struct sy_err *err)
+{
+    sy_status st = SY_OK;
+    for (int r = 0; r < l->n_rank && !st; r++)
+        st = pj_upload(&b->client, r, t, data, &l->arg[r * l->n_arg + at], err);
+    return st;
+}
+
+static void drop_all(struct sy_backend *b, struct lists *l, int at)
+{
+    for (int r = 0; r < l->n_rank; r++) pj_buffers_free(b, &l->arg[r * l->n_arg + at], 1);
+}
 
 /* ---- the device --------------------------------------------------------------------------------------------- */
 
@@ -38,6 +79,13 @@ static void close_backend(struct sy_backend *b)
     if (!b) return;
     pj_client_close(&b->client);
     sy_delete(b->env, b);
+}
+
+static sy_status check_ranks(const struct sy_backend_opt *opt, struct sy_err *err)
+{
+    return opt->n_rank <= PJ_RANK_MAX
+               ? SY_OK
+               : sy_fail(err, SY_ENOSUP, "--tp: expected at most %d devices, found %d", PJ_RANK_MAX, opt->n_rank);
 }
 
 static sy_status check_opt(const struct sy_backend_opt *opt, struct sy_err *err)
@@ -59,12 +107,14 @@ static sy_status open_backend(const struct sy_env *env, const struct sy_backend_
                               struct sy_err *err)
 {
     sy_status st = check_opt(opt, err);
+    if (!st) st = check_ranks(opt, err);
     if (st) return st;
     struct sy_backend *b = sy_new(env, sizeof *b);
     if (!b) return sy_fail(err, SY_ENOMEM, "no memory for the pjrt backend");
     b->env = env;
     b->opt = *opt;
-    st = pj_client_open(env, opt->device, 0, &b->client, err);
+    b->n_rank = opt->n_rank > 1 ? opt->n_rank : 1;
+    st = pj_client_open(env, opt->device, b->n_rank, &b->client, err);
     if (st) {
         close_backend(b);
         return st;
@@ -98,7 +148,7 @@ void pj_buffers_free(struct sy_backend *b, void **buffer, int n)
 static sy_status load(struct sy_backend *b, const struct sy_graph *g, const struct sy_checkpoint *ckpt,
                       struct sy_weights **out, struct sy_err *err)
 {
-    struct pj_weights_opt opt = {.compute = b->compute};
+    struct pj_weights_opt opt = {.compute = b->compute, .n_rank = b->n_rank};
     struct sy_weights *w;
     sy_status st = pj_weights_plan(b->env, g, ckpt, &opt, &w, err);
     if (!st) {
@@ -111,24 +161,23 @@ static sy_status load(struct sy_backend *b, const struct sy_graph *g, const stru
 
 static void weights_bytes(const struct sy_weights *w, double *read_per_step, double *held)
 {
-    *read_per_step = w->bytes_step;
-    *held = w->bytes_held;
+    *read_per_step = w->bytes_step * w->n_rank;
+    *held = w->bytes_held * w->n_rank;
 }
 
 static struct pj_lower_opt lower_opt(const struct sy_backend *b, struct sy_cache_dim dim)
 {
     static const enum pj_elem elem[] = {[SY_KV_F32] = PJ_F32, [SY_KV_BF16] = PJ_BF16, [SY_KV_F16] = PJ_F16};
-    return (struct pj_lower_opt){.compute = b->compute, .kv_elem = elem[b->opt.kv_dtype], .cache = dim};
+    return (struct pj_lower_opt){
+        .compute = b->compute, .kv_elem = elem[b->opt.kv_dtype], .cache = dim, .n_rank = b->n_rank};
 }
 
 static void program_free(struct sy_program *p)
 {
     if (!p) return;
     struct sy_backend *b = p->b;
-    if (p->out) pj_buffers_free(b, p->out, p->res.n_kv + 3);
+    lists_release(b, &p->io);
     pj_executable_free(&b->client, p->executable);
-    sy_delete(b->env, p->arg);
-    sy_delete(b->env, p->out);
     sy_delete(b->env, p->token);
     sy_delete(b->env, p->logits);
     sy_delete(b->env, p->hidden);
@@ -142,16 +191,15 @@ static sy_status program_tables(struct sy_program *p, struct sy_err *err)
     int64_t n_step = 0;
     for (int f = 0; f < SY_FIELD_COUNT; f++) n_step += sy_field_len((enum sy_field)f, p->shape);
     p->step_type = PJ_TYPE(PJ_I32, n_step);
-    p->n_arg = 1 + p->res.n_kv + p->w->n_arg;
-    p->arg = sy_new_array(env, (size_t)p->n_arg, sizeof *p->arg);
-    p->out = sy_new_array(env, (size_t)p->res.n_kv + 3, sizeof *p->out);
     p->token = sy_new_array(env, out, sizeof *p->token);
     p->logits = sy_new_array(env, out * (size_t)p->res.n_vocab, sizeof *p->logits);
     p->hidden = sy_new_array(env, out * (size_t)p->res.d_model, sizeof *p->hidden);
-    if (!p->arg || !p->out || !p->token || !p->logits || !p->hidden)
-        return sy_fail(err, SY_ENOMEM, "no memory for a program's tables");
-    memcpy(p->arg + 1 + p->res.n_kv, p->w->buffer, (size_t)p->w->n_arg * sizeof *p->arg);
-    return SY_OK;
+    if (!p->token || !p->logits || !p->hidden) return sy_fail(err, SY_ENOMEM, "no memory for a program's tables");
+    sy_status st = lists_new(env, &p->io, p->b->n_rank, 1 + p->res.n_kv + p->w->n_arg, p->res.n_kv + 3, err);
+    for (int r = 0; r < p->b->n_rank && !st; r++)
+        memcpy(p->io.arg + r * p->io.n_arg + 1 + p->res.n_kv, p->w->buffer + r * p->w->n_arg,
+               (size_t)p->w->n_arg * sizeof *p->io.arg);
+    return st;
 }
 
 static sy_status compile(struct sy_backend *b, const struct sy_graph *g, const struct sy_weights *w,
@@ -166,7 +214,7 @@ static sy_status compile(struct sy_backend *b, const struct sy_graph *g, const s
     struct sy_buf text;
     sy_buf_init(&text, b->env, 0);
     sy_status st = pj_lower(b->env, g, w, &opt, &text, &p->res, err);
-    if (!st) st = pj_compile(&b->client, text.at, text.len, 1, &p->executable, err);
+    if (!st) st = pj_compile(&b->client, text.at, text.len, b->n_rank, &p->executable, err);
     if (!st) st = program_tables(p, err);
     sy_buf_release(&text);
     if (st) {
@@ -204,19 +252,18 @@ static int64_t kv_block_bytes(struct sy_backend *b, const struct sy_graph *g, in
             struct pj_type t = pj_kv_type(&node[i], side == 1, &opt);
             sum += pj_type_bytes(&t);
         }
-    return sum;
+    return sum * b->n_rank;
 }
 
 static void free_kv_cache(struct sy_kv_cache *c)
 {
     if (!c) return;
     struct sy_backend *b = c->b;
-    pj_buffers_free(b, c->buffer, c->n_kv);
+    pj_buffers_free(b, c->buffer, b->n_rank * c->n_kv);
+    lists_release(b, &c->io);
     for (int i = 0; i < PJ_MOVE_COUNT; i++) pj_executable_free(&b->client, c->move[i]);
     sy_delete(b->env, c->type);
     sy_delete(b->env, c->buffer);
-    sy_delete(b->env, c->arg);
-    sy_delete(b->env, c->out);
     sy_delete(b->env, c->pair);
     sy_delete(b->env, c);
 }
@@ -228,30 +275,31 @@ static sy_status compile_moves(struct sy_kv_cache *c, struct sy_err *err)
     for (int i = 0; i < PJ_MOVE_COUNT && !st; i++) {
         struct sy_buf text;
         sy_buf_init(&text, b->env, 0);
-        st = pj_lower_move(b->env, (enum pj_move)i, c->type, c->n_kv, c->n_pair, &text, err);
-        if (!st) st = pj_compile(&b->client, text.at, text.len, 1, &c->move[i], err);
+        st = pj_lower_move(b->env, (enum pj_move)i, c->type, c->n_kv, c->n_pair, b->n_rank, &text, err);
+        if (!st) st = pj_compile(&b->client, text.at, text.len, b->n_rank, &c->move[i], err);
         sy_buf_release(&text);
     }
     return st;
 }
 
-/* Runs a move over the arrays and `more` further arguments; its results are left in c->out. */
+/* Runs a move over the arrays and the further arguments already given; its results are left in c->io.out. */
 static sy_status run_move(struct sy_kv_cache *c, enum pj_move what, int n_arg, struct sy_err *err)
 {
-    for (int i = 0; i < c->n_kv && n_arg; i++) c->arg[i] = c->buffer[i];
-    void *const *args[1] = {c->arg};
-    void **const outs[1] = {c->out};
-    return pj_execute(&c->b->client, c->move[what], 1, args, (size_t)n_arg, outs, err);
+    struct lists *l = &c->io;
+    for (int r = 0; r < l->n_rank && n_arg; r++)
+        memcpy(l->arg + r * l->n_arg, c->buffer + r * c->n_kv, (size_t)c->n_kv * sizeof *l->arg);
+    return pj_execute(&c->b->client, c->move[what], l->n_rank, l->args, (size_t)n_arg, l->outs, err);
 }
 
 /* The arrays a program left take the place of those it consumed. */
-static void take_arrays(struct sy_kv_cache *c, void **out)
+static void take_arrays(struct sy_kv_cache *c, struct lists *l)
 {
-    pj_buffers_free(c->b, c->buffer, c->n_kv);
-    for (int i = 0; i < c->n_kv; i++) {
-        c->buffer[i] = out[i];
-        out[i] = NULL;
-    }
+    pj_buffers_free(c->b, c->buffer, l->n_rank * c->n_kv);
+    for (int r = 0; r < l->n_rank; r++)
+        for (int i = 0; i < c->n_kv; i++) {
+            c->buffer[r * c->n_kv + i] = l->outs[r][i];
+            l->outs[r][i] = NULL;
+        }
 }
 
 enum { PAIRS = 64 }; /* copies of one call */
@@ -266,18 +314,17 @@ static sy_status allocate_kv_cache(struct sy_backend *b, const struct sy_graph *
     c->n_kv = kv_types(b, g, dim, NULL);
     size_t n = (size_t)c->n_kv + 2;
     c->type = sy_new_array(b->env, n, sizeof *c->type);
-    c->buffer = sy_new_array(b->env, n, sizeof *c->buffer);
-    c->arg = sy_new_array(b->env, n, sizeof *c->arg);
-    c->out = sy_new_array(b->env, n, sizeof *c->out);
+    c->buffer = sy_new_array(b->env, n * (size_t)b->n_rank, sizeof *c->buffer);
     c->pair = sy_new_array(b->env, 2 * (size_t)c->n_pair, sizeof *c->pair);
-    bool ok = c->type && c->buffer && c->arg && c->out && c->pair;
+    bool ok = c->type && c->buffer && c->pair;
     sy_status st = ok ? SY_OK : sy_fail(err, SY_ENOMEM, "no memory for the KV cache");
+    if (!st) st = lists_new(b->env, &c->io, b->n_rank, c->n_kv + 2, c->n_kv + 1, err);
     if (!st && c->n_kv) {
         (void)kv_types(b, g, dim, c->type);
         c->block_type = PJ_TYPE(c->type[0].elem, pj_block_count(c->type, c->n_kv));
         st = compile_moves(c, err);
         if (!st) st = run_move(c, PJ_MOVE_ZERO, 0, err);
-        if (!st) take_arrays(c, c->out);
+        if (!st) take_arrays(c, &c->io);
     }
     if (st) {
         free_kv_cache(c);
@@ -303,12 +350,10 @@ static void copy_blocks(struct sy_backend *b, struct sy_kv_cache *c, const struc
             c->pair[2 * i] = at + i < n ? copy[at + i].from : 0;
             c->pair[2 * i + 1] = at + i < n ? copy[at + i].to : 0;
         }
-        void *pairs = NULL;
-        st = pj_upload(&b->client, 0, &t, c->pair, &pairs, &err);
-        c->arg[c->n_kv] = pairs;
+        st = give_all(b, &c->io, c->n_kv, &t, c->pair, &err);
         if (!st) st = run_move(c, PJ_MOVE_COPY, c->n_kv + 1, &err);
-        if (!st) take_arrays(c, c->out);
-        pj_buffer_free(&b->client, pairs);
+        if (!st) take_arrays(c, &c->io);
+        drop_all(b, &c->io, c->n_kv);
     }
     note(b, st, &err);
 }
@@ -317,13 +362,13 @@ static void save_block(struct sy_backend *b, struct sy_kv_cache *c, int32_t bloc
 {
     struct pj_type t = PJ_TYPE(PJ_I32, 1);
     struct sy_err err = {0};
-    void *index = NULL;
-    sy_status st = pj_upload(&b->client, 0, &t, &block, &index, &err);
-    c->arg[c->n_kv] = index;
+    size_t n = (size_t)pj_type_bytes(&c->block_type);
+    sy_status st = give_all(b, &c->io, c->n_kv, &t, &block, &err);
     if (!st) st = run_move(c, PJ_MOVE_SAVE, c->n_kv + 1, &err);
-    if (!st) st = pj_download(&b->client, c->out[0], host, (size_t)pj_type_bytes(&c->block_type), &err);
-    pj_buffers_free(b, c->out, 1);
-    pj_buffer_free(&b->client, index);
+    for (int r = 0; r < b->n_rank && !st; r++)
+        st = pj_download(&b->client, c->io.outs[r][0], (char *)host + (size_t)r * n, n, &err);
+    for (int r = 0; r < b->n_rank; r++) pj_buffers_free(b, c->io.outs[r], 1);
+    drop_all(b, &c->io, c->n_kv);
     note(b, st, &err);
 }
 
@@ -331,15 +376,15 @@ static void restore_block(struct sy_backend *b, struct sy_kv_cache *c, int32_t b
 {
     struct pj_type t = PJ_TYPE(PJ_I32, 1);
     struct sy_err err = {0};
-    void *index = NULL, *bytes = NULL;
-    sy_status st = pj_upload(&b->client, 0, &t, &block, &index, &err);
-    if (!st) st = pj_upload(&b->client, 0, &c->block_type, host, &bytes, &err);
-    c->arg[c->n_kv] = index;
-    c->arg[c->n_kv + 1] = bytes;
+    size_t n = (size_t)pj_type_bytes(&c->block_type);
+    sy_status st = give_all(b, &c->io, c->n_kv, &t, &block, &err);
+    for (int r = 0; r < b->n_rank && !st; r++)
+        st = pj_upload(&b->client, r, &c->block_type, (const char *)host + (size_t)r * n,
+                       &c->io.arg[r * c->io.n_arg + c->n_kv + 1], &err);
     if (!st) st = run_move(c, PJ_MOVE_RESTORE, c->n_kv + 2, &err);
-    if (!st) take_arrays(c, c->out);
-    pj_buffer_free(&b->client, index);
-    pj_buffer_free(&b->client, bytes);
+    if (!st) take_arrays(c, &c->io);
+    drop_all(b, &c->io, c->n_kv);
+    drop_all(b, &c->io, c->n_kv + 1);
     note(b, st, &err);
 }
 
@@ -349,15 +394,14 @@ static void restore_block(struct sy_backend *b, struct sy_kv_cache *c, int32_t b
 static sy_status run_step(struct sy_backend *b, struct sy_program *p, struct sy_kv_cache *c,
                           const struct sy_batch *batch, struct sy_err *err)
 {
-    pj_buffers_free(b, p->out, p->res.n_kv + 3); /* of its last step */
-    sy_status st = pj_upload(&b->client, 0, &p->step_type, batch->mem, &p->arg[0], err);
-    if (st) return st;
-    for (int i = 0; i < c->n_kv; i++) p->arg[1 + i] = c->buffer[i];
-    void *const *args[1] = {p->arg};
-    void **const outs[1] = {p->out};
-    st = pj_execute(&b->client, p->executable, 1, args, (size_t)p->n_arg, outs, err);
-    pj_buffers_free(b, p->arg, 1);
-    if (!st) take_arrays(c, p->out);
+    struct lists *l = &p->io;
+    pj_buffers_free(b, l->out, l->n_rank * l->n_out); /* of its last step */
+    sy_status st = give_all(b, l, 0, &p->step_type, batch->mem, err);
+    for (int r = 0; r < l->n_rank && !st; r++)
+        memcpy(l->arg + r * l->n_arg + 1, c->buffer + r * c->n_kv, (size_t)c->n_kv * sizeof *l->arg);
+    if (!st) st = pj_execute(&b->client, p->executable, l->n_rank, l->args, (size_t)l->n_arg, l->outs, err);
+    drop_all(b, l, 0);
+    if (!st) take_arrays(c, l);
     return st;
 }
 
@@ -380,7 +424,7 @@ static sy_status wait_result(struct sy_backend *b, struct sy_want want, struct s
     }
     const struct pj_results *r = &p->res;
     size_t n = (size_t)r->n_out, f = sizeof(float);
-    void **o = p->out + r->n_kv;
+    void **o = p->io.outs[0] + r->n_kv; /* every device has the same */
     sy_status st = pj_download(&b->client, o[0], p->token, n * sizeof *p->token, err);
     if (!st && want.logits) st = pj_download(&b->client, o[1], p->logits, n * (size_t)r->n_vocab * f, err);
     if (!st && want.hidden) st = pj_download(&b->client, o[2], p->hidden, n * (size_t)r->d_model * f, err);

@@ -9,6 +9,7 @@ struct sy_backend {
     struct sy_backend_opt opt;
     struct pj_client client;
     enum sy_compute compute; /* F32 or BF16, decided */
+    int32_t n_rank;          /* devices */
     struct sy_err failed;    /* of a call that cannot say so: told by the next step */
     struct sy_program *running;
     int32_t n_out; /* rows of the step that runs */
@@ -25,7 +26,8 @@ struct pj_wseg { /* rows of a joined matrix that lie alike; arguments arg (data)
     enum pj_wkind kind;
     int64_t rows, cols;
     int group, zero;
-    bool has_min;
+    bool has_min, by_in; /* by_in: a rank's share is some of the columns, else of the rows */
+    int32_t n_rank, unit;
     int arg, part0, n_part; /* parts of the joined name */
     const struct sy_quant *format;
 };
@@ -33,6 +35,7 @@ struct pj_wentry {
     const char *name;
     int64_t rows, cols;
     bool plus_one;
+    int32_t n_rank, unit;
     struct pj_wseg *seg; /* as a matrix or a table; NULL: used as neither */
     int n_seg;
     int vec; /* argument, f32 [cols]; -1: not used as a vector */
@@ -40,6 +43,7 @@ struct pj_wentry {
 struct pj_weights_opt {
     enum sy_compute compute;       /* F32 or BF16: what numbers become */
     const struct sy_quant *assume; /* the format of all matrices where there is no checkpoint */
+    int32_t n_rank;                /* devices, each with its share */
 };
 struct sy_weights {
     struct sy_backend *b; /* NULL: planned only */
@@ -47,8 +51,8 @@ struct sy_weights {
     struct pj_wentry *entry;
     int n_entry;
     struct pj_type *type; /* [n_arg] of the arguments, in the order programs take them */
-    void **buffer;        /* [n_arg] on the device */
-    int n_arg;
+    void **buffer;        /* [n_rank][n_arg] on the devices */
+    int n_arg, n_rank;
     double bytes_step, bytes_held;
 };
 /* Decides how each WEIGHT of the graph lies on the device. ckpt NULL: there is none yet. */
@@ -65,6 +69,7 @@ struct pj_lower_opt {
     enum sy_compute compute; /* F32 or BF16: operands of the matrix products; sums are f32 */
     enum pj_elem kv_elem;
     struct sy_cache_dim cache;
+    int32_t n_rank; /* devices that run the program, each with its own share of weights and KV cache */
 };
 struct pj_results { /* results are the KV arrays, then these three */
     int n_kv;       /* 2 for each ATTEND: keys, values */
@@ -81,5 +86,5 @@ static inline bool pj_is_decode(struct sy_shape s) { return s.tok == s.seq; }
  * restore (KV arrays, block, bytes); and one that makes arrays of zeros. */
 enum pj_move { PJ_MOVE_ZERO, PJ_MOVE_COPY, PJ_MOVE_SAVE, PJ_MOVE_RESTORE, PJ_MOVE_COUNT };
 SY_CHECK sy_status pj_lower_move(const struct sy_env *, enum pj_move, const struct pj_type *kv, int n_kv,
-                                 int32_t n_pair, struct sy_buf *text, struct sy_err *);
+                                 int32_t n_pair, int32_t n_rank, struct sy_buf *text, struct sy_err *);
 int64_t pj_block_count(const struct pj_type *kv, int n_kv); /* elements of a block of all arrays */

@@ -162,24 +162,33 @@ static sy_status describe(struct pj_client *c, struct sy_err *err)
     return st;
 }
 
+static sy_status create(struct pj_client *c, const struct pj_NamedValue *option, size_t n_option, struct sy_err *err)
+{
+    struct pj_Client_Create_Args a = {.struct_size = sizeof a, .create_options = option, .num_options = n_option};
+    sy_status st = pj_call(&c->plugin, PJ_Client_Create, &a, "opening the device", err);
+    if (st == SY_EIO && err) err->code = st = SY_ENOSUP; /* no device is what it says then */
+    if (!st) c->client = a.client;
+    return st ? st : describe(c, err);
+}
+
 sy_status pj_client_open(const struct sy_env *env, const char *path, int n_device, struct pj_client *c,
                          struct sy_err *err)
 {
+    static const char name[] = "cpu_device_count";
     *c = (struct pj_client){.env = env};
     sy_status st = pj_plugin_open(&c->plugin, path, err);
     if (st) return st;
     struct pj_NamedValue count = {.struct_size = sizeof count,
-                                  .name = "cpu_device_count",
-                                  .name_size = strlen("cpu_device_count"),
+                                  .name = name,
+                                  .name_size = sizeof name - 1,
                                   .type = PJ_VALUE_INT64,
                                   .int64_value = n_device,
                                   .value_size = 1};
-    struct pj_Client_Create_Args a = {.struct_size = sizeof a, .create_options = &count, .num_options = n_device > 0};
-    st = pj_call(&c->plugin, PJ_Client_Create, &a, "opening the device", err);
-    if (st == SY_EIO && err) err->code = st = SY_ENOSUP; /* no device is what it says then */
-    if (st) return st;
-    c->client = a.client;
-    st = describe(c, err);
+    st = create(c, NULL, 0, err);
+    if (!st && n_device > 1 && !strcmp(c->platform, "cpu")) { /* others would not know the option */
+        pj_client_close(c);
+        st = create(c, &count, 1, err);
+    }
     if (!st) st = find_devices(c, n_device, err);
     if (st) pj_client_close(c);
     return st;
@@ -227,13 +236,11 @@ void pj_executable_free(const struct pj_client *c, void *executable)
     (void)!pj_call(&c->plugin, PJ_LoadedExecutable_Destroy, &d, "freeing a program", NULL);
 }
 
-enum { REPLICA_MAX = 64 };
-
 sy_status pj_execute(const struct pj_client *c, void *executable, int n_replica, void *const *const *args,
                      size_t n_arg, void **const *out, struct sy_err *err)
 {
-    void *done[REPLICA_MAX] = {0};
-    sy_assert(n_replica <= REPLICA_MAX);
+    void *done[PJ_RANK_MAX] = {0};
+    sy_assert(n_replica <= PJ_RANK_MAX);
     struct pj_ExecuteOptions o = {.struct_size = sizeof o};
     struct pj_LoadedExecutable_Execute_Args a = {.struct_size = sizeof a,
                                                  .executable = executable,

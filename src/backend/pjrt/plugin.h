@@ -18,6 +18,7 @@ int64_t pj_type_count(const struct pj_type *); /* elements */
 int64_t pj_type_bytes(const struct pj_type *); /* on the host */
 double pj_type_device_bytes(const struct pj_type *);
 
+enum { PJ_RANK_MAX = 64 };
 struct pj_plugin {
     const struct pj_api *api;
     void *handle;
@@ -41,7 +42,7 @@ struct pj_client {
     int64_t n_compiled;    /* programs, since it was opened; those found in the cache are not among them */
     const char *cache_dir; /* NULL: no compile cache */
 };
-/* n_device > 0 asks the CPU plugin for that many virtual devices. Refuses when there is no device, or fewer. */
+/* Refuses when there are fewer devices than that; of the CPU plugin as many virtual ones are asked for. */
 SY_CHECK sy_status pj_client_open(const struct sy_env *, const char *path, int n_device, struct pj_client *,
                                   struct sy_err *);
 void pj_client_close(struct pj_client *);           /* a zeroed one is fine */

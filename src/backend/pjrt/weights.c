@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend/pjrt/pjrt_int.h"
+#include "graph/shard.h"
 
 enum { USE_MATRIX = 1, USE_VECTOR = 2 };
 
@@ -76,7 +77,8 @@ static void seg_args(struct planner *p, struct pj_wseg *s)
 {
     enum pj_elem e;
     const struct sy_affine *a = &s->format->affine;
-    if (!code_elem(a, &e)) {
+    /* A rank's columns are whole groups, or it gets numbers. */
+    if (!code_elem(a, &e) || s->cols % a->group) {
         s->kind = PJ_DENSE;
         s->arg = new_arg(p, PJ_TYPE(p->opt.compute == SY_COMPUTE_F32 ? PJ_F32 : PJ_BF16, s->rows, s->cols));
         return;
@@ -95,6 +97,27 @@ static bool alike(const struct sy_quant *a, const struct sy_quant *b)
     return a == b || (a->affine.bits == 0 && b->affine.bits == 0);
 }
 
+/* What a node says of a rank's share. */
+static struct pj_wseg share(const struct sy_node *n)
+{
+    int32_t n_rank = n->attr.weight.n_rank > 1 ? n->attr.weight.n_rank : 1;
+    return (struct pj_wseg){.cols = n->dim[1],
+                            .n_rank = n_rank,
+                            .unit = n->attr.weight.unit > 1 ? n->attr.weight.unit : 1,
+                            .by_in = n_rank > 1 && n->attr.weight.split == SY_BY_IN};
+}
+
+/* A rank's rows of a part. */
+static int64_t part_rows(const struct pj_wseg *s, int64_t rows)
+{
+    return s->n_rank == 1 || s->by_in ? rows : sy_shard_rows(rows, s->n_rank, s->unit);
+}
+
+static int64_t part_first(const struct pj_wseg *s, int64_t rows, int32_t rank)
+{
+    return s->n_rank == 1 || s->by_in ? 0 : sy_shard_first(rows, s->n_rank, s->unit, rank);
+}
+
 /* One segment for each run of parts in formats that lie alike. */
 static sy_status plan_matrix(struct planner *p, const struct sy_node *n, struct pj_wentry *e)
 {
@@ -104,8 +127,10 @@ static sy_status plan_matrix(struct planner *p, const struct sy_node *n, struct 
     e->seg = sy_arena_array(&p->w->arena, (size_t)n_part, sizeof *e->seg);
     if (!e->seg) return sy_fail(p->err, SY_ENOMEM, "no memory for the table of weights");
     if (!p->ckpt) {
-        e->seg[e->n_seg++] =
-            (struct pj_wseg){.rows = n->dim[0], .cols = n->dim[1], .n_part = n_part, .format = p->opt.assume};
+        e->seg[e->n_seg++] = share(n);
+        e->seg->rows = n->dim[0];
+        e->seg->n_part = n_part;
+        e->seg->format = p->opt.assume;
         seg_args(p, e->seg);
         return SY_OK;
     }
@@ -114,17 +139,21 @@ static sy_status plan_matrix(struct planner *p, const struct sy_node *n, struct 
         (void)sy_weight_part(n->name, i, name, sizeof name);
         const struct sy_tensor *t = find(p->ckpt, name, p->err);
         if (!t) return p->err->code;
-        int64_t rest = n->dim[0] - row, want = i + 1 < n_part ? t->dim[0] : rest;
-        if (t->n_dim != 2 || t->dim[1] != n->dim[1] || t->dim[0] != want || t->dim[0] > rest)
-            return wrong_shape(t, want, n->dim[1], p->err);
+        struct pj_wseg one = share(n);
+        int64_t rest = n->dim[0] - row, mine = part_rows(&one, t->dim[0]), want = i + 1 < n_part ? mine : rest;
+        int64_t cols = n->dim[1] * (one.by_in ? one.n_rank : 1);
+        if (t->n_dim != 2 || t->dim[1] != cols || mine != want || mine > rest)
+            return wrong_shape(t, want, cols, p->err);
         struct pj_wseg *s = e->n_seg ? &e->seg[e->n_seg - 1] : NULL;
         if (!s || !alike(s->format, t->format)) {
             s = &e->seg[e->n_seg++];
-            *s = (struct pj_wseg){.cols = n->dim[1], .part0 = i, .format = t->format};
+            *s = one;
+            s->part0 = i;
+            s->format = t->format;
         }
-        s->rows += t->dim[0];
+        s->rows += mine;
         s->n_part++;
-        row += t->dim[0];
+        row += mine;
     }
     for (int i = 0; i < e->n_seg; i++) seg_args(p, &e->seg[i]);
     return SY_OK;
@@ -136,6 +165,9 @@ static sy_status plan_entry(struct planner *p, const struct sy_node *node, uint3
     struct pj_wentry *e = &p->w->entry[p->w->n_entry++];
     *e = (struct pj_wentry){
         .rows = n->dim[0], .cols = n->dim[1], .plus_one = n->attr.weight.map == SY_PLUS_ONE, .vec = -1};
+    struct pj_wseg one = share(n);
+    e->n_rank = one.n_rank;
+    e->unit = one.unit;
     e->name = sy_arena_text(&p->w->arena, n->name, strlen(n->name));
     if (!e->name) return sy_fail(p->err, SY_ENOMEM, "no memory for the table of weights");
     unsigned u = uses_of(node, n_node, id);
@@ -177,7 +209,8 @@ sy_status pj_weights_plan(const struct sy_env *env, const struct sy_graph *g, co
     p.cap_arg = (int)(3 * n_part + n_weight);
     p.w->entry = sy_arena_array(&p.w->arena, n_weight + 1, sizeof *p.w->entry);
     p.w->type = sy_arena_array(&p.w->arena, (size_t)p.cap_arg + 1, sizeof *p.w->type);
-    p.w->buffer = sy_arena_array(&p.w->arena, (size_t)p.cap_arg + 1, sizeof *p.w->buffer);
+    p.w->n_rank = opt->n_rank;
+    p.w->buffer = sy_arena_array(&p.w->arena, ((size_t)p.cap_arg + 1) * (size_t)opt->n_rank, sizeof *p.w->buffer);
     sy_status st = p.w->entry && p.w->type && p.w->buffer
                        ? SY_OK
                        : sy_fail(err, SY_ENOMEM, "no memory for the table of weights");
@@ -204,7 +237,7 @@ void pj_weights_free(struct sy_weights *w)
 {
     if (!w) return;
     const struct sy_env *env = w->arena.env;
-    pj_buffers_free(w->b, w->buffer, w->n_arg);
+    pj_buffers_free(w->b, w->buffer, w->n_arg * w->n_rank);
     sy_arena_release(&w->arena);
     sy_delete(env, w);
 }
@@ -217,8 +250,9 @@ struct loader {
     struct sy_weights *w;
     const struct sy_checkpoint *ckpt;
     bool *used;
-    unsigned char *stage[3]; /* data, scale, minimum of a segment, as the host holds them */
-    float *row;
+    int32_t rank;
+    unsigned char *stage[3];  /* data, scale, minimum of a segment, as the host holds them */
+    float *row, *scale, *min; /* of a whole row */
     uint8_t *code;
     struct sy_err *err;
 };
@@ -230,66 +264,103 @@ static const struct sy_tensor *tensor(struct loader *l, const char *name)
     return t;
 }
 
-/* Numbers of one part from row `row` of the segment on. */
+/* The rank's rows of one part, as numbers, from row `row` of the segment on. */
 static void dense_part(struct loader *l, const struct pj_wseg *s, const struct sy_tensor *t, int64_t row)
 {
-    int64_t bytes = sy_quant_row_bytes(t->format, s->cols);
+    int64_t bytes = sy_quant_row_bytes(t->format, t->dim[1]), first = part_first(s, t->dim[0], l->rank);
+    int64_t col = s->by_in ? l->rank * s->cols : 0;
     bool f32 = l->w->type[s->arg].elem == PJ_F32;
-    for (int64_t r = 0; r < t->dim[0]; r++) {
+    for (int64_t r = 0; r < part_rows(s, t->dim[0]); r++) {
         size_t at = (size_t)((row + r) * s->cols);
-        float *x = f32 ? (float *)(void *)l->stage[0] + at : l->row;
-        t->format->dequant(t->data + sy_tensor_row(t, r) * bytes, x, s->cols);
+        t->format->dequant(t->data + sy_tensor_row(t, first + r) * bytes, l->row, t->dim[1]);
+        float *x = (float *)(void *)l->stage[0] + at;
         uint16_t *half = (uint16_t *)(void *)l->stage[0] + at;
-        for (int64_t i = 0; !f32 && i < s->cols; i++) half[i] = sy_f32_to_bf16(x[i]);
+        if (f32) memcpy(x, l->row + col, (size_t)s->cols * sizeof *x);
+        for (int64_t i = 0; !f32 && i < s->cols; i++) half[i] = sy_f32_to_bf16(l->row[col + i]);
     }
 }
 
 static void affine_part(struct loader *l, const struct pj_wseg *s, const struct sy_tensor *t, int64_t row)
 {
-    int64_t bytes = sy_quant_row_bytes(t->format, s->cols), n_group = s->cols / s->group;
-    for (int64_t r = 0; r < t->dim[0]; r++) {
+    int64_t bytes = sy_quant_row_bytes(t->format, t->dim[1]), n_group = s->cols / s->group;
+    int64_t first = part_first(s, t->dim[0], l->rank), col = s->by_in ? l->rank * s->cols : 0;
+    for (int64_t r = 0; r < part_rows(s, t->dim[0]); r++) {
         unsigned char *code = l->stage[0] + (row + r) * s->cols;
-        float *scale = (float *)(void *)l->stage[1] + (row + r) * n_group;
-        float *min = s->has_min ? (float *)(void *)l->stage[2] + (row + r) * n_group : NULL;
-        t->format->unpack(t->data + sy_tensor_row(t, r) * bytes, code, scale, min, s->cols);
-        for (int64_t i = 0; i < s->cols; i++) code[i] = (unsigned char)(code[i] - s->zero);
+        size_t group = (size_t)((row + r) * n_group), n = (size_t)n_group * sizeof(float);
+        t->format->unpack(t->data + sy_tensor_row(t, first + r) * bytes, l->code, l->scale,
+                          s->has_min ? l->min : NULL, t->dim[1]);
+        for (int64_t i = 0; i < s->cols; i++) code[i] = (unsigned char)(l->code[col + i] - s->zero);
+        memcpy((float *)(void *)l->stage[1] + group, l->scale + col / s->group, n);
+        if (s->has_min) memcpy((float *)(void *)l->stage[2] + group, l->min + col / s->group, n);
     }
+}
+
+static void free_stage(struct loader *l)
+{
+    const struct sy_env *env = l->b->env;
+    for (size_t k = 0; k < SY_COUNT(l->stage); k++) {
+        sy_delete(env, l->stage[k]);
+        l->stage[k] = NULL;
+    }
+    sy_delete(env, l->row);
+    sy_delete(env, l->scale);
+    sy_delete(env, l->min);
+    sy_delete(env, l->code);
+    l->row = l->scale = l->min = NULL;
+    l->code = NULL;
+}
+
+static sy_status new_stage(struct loader *l, const struct pj_wentry *e, const struct pj_wseg *s, int n_arg)
+{
+    const struct sy_env *env = l->b->env;
+    size_t cols = (size_t)(s->cols * (s->by_in ? s->n_rank : 1));
+    bool ok = true;
+    for (int k = 0; k < n_arg; k++) {
+        l->stage[k] = sy_new(env, (size_t)pj_type_bytes(&l->w->type[s->arg + k]));
+        ok = ok && l->stage[k];
+    }
+    l->row = sy_new_array(env, cols, sizeof *l->row);
+    l->scale = sy_new_array(env, cols, sizeof *l->scale);
+    l->min = sy_new_array(env, cols, sizeof *l->min);
+    l->code = sy_new_array(env, cols, sizeof *l->code);
+    ok = ok && l->row && l->scale && l->min && l->code;
+    return ok ? SY_OK : sy_fail(l->err, SY_ENOMEM, "no memory to load '%s'", e->name);
+}
+
+static sy_status upload(struct loader *l, int arg, const void *data)
+{
+    struct sy_weights *w = l->w;
+    return pj_upload(&l->b->client, l->rank, &w->type[arg], data, &w->buffer[l->rank * w->n_arg + arg], l->err);
 }
 
 static sy_status load_seg(struct loader *l, const struct pj_wentry *e, const struct pj_wseg *s)
 {
     char name[300];
     int n_arg = s->kind == PJ_DENSE ? 1 : s->has_min ? 3 : 2;
-    sy_status st = SY_OK;
-    l->row = sy_new_array(l->b->env, (size_t)s->cols, sizeof(float));
-    for (int k = 0; k < n_arg; k++) {
-        l->stage[k] = sy_new(l->b->env, (size_t)pj_type_bytes(&l->w->type[s->arg + k]));
-        if (!l->stage[k] || !l->row) st = sy_fail(l->err, SY_ENOMEM, "no memory to load '%s'", e->name);
+    sy_status st = new_stage(l, e, s, n_arg);
+    for (l->rank = 0; !st && l->rank < l->w->n_rank; l->rank++) {
+        int64_t row = 0;
+        for (int i = 0; !st && i < s->n_part; i++) {
+            (void)sy_weight_part(e->name, s->part0 + i, name, sizeof name);
+            const struct sy_tensor *t = tensor(l, name);
+            if (!t) st = l->err->code;
+            else if (s->kind == PJ_DENSE) dense_part(l, s, t, row);
+            else affine_part(l, s, t, row);
+            if (!st) row += part_rows(s, t->dim[0]);
+        }
+        for (int k = 0; !st && k < n_arg; k++) st = upload(l, s->arg + k, l->stage[k]);
     }
-    int64_t row = 0;
-    for (int i = 0; !st && i < s->n_part; i++) {
-        (void)sy_weight_part(e->name, s->part0 + i, name, sizeof name);
-        const struct sy_tensor *t = tensor(l, name);
-        if (!t) st = l->err->code;
-        else if (s->kind == PJ_DENSE) dense_part(l, s, t, row);
-        else affine_part(l, s, t, row);
-        if (!st) row += t->dim[0];
-    }
-    for (int k = 0; k < n_arg; k++) {
-        if (!st)
-            st = pj_upload(&l->b->client, 0, &l->w->type[s->arg + k], l->stage[k], &l->w->buffer[s->arg + k], l->err);
-        sy_delete(l->b->env, l->stage[k]);
-        l->stage[k] = NULL;
-    }
-    sy_delete(l->b->env, l->row);
+    free_stage(l);
     return st;
 }
 
 static sy_status load_vector(struct loader *l, const struct pj_wentry *e)
 {
     char name[300];
+    size_t whole = (size_t)e->cols * (size_t)e->n_rank; /* of any part at most */
     float *vec = sy_new_array(l->b->env, (size_t)e->cols, sizeof *vec);
-    float *raw = sy_new_array(l->b->env, (size_t)e->cols, sizeof *raw);
+    float *raw = sy_new_array(l->b->env, whole, sizeof *raw);
+    struct pj_wseg one = {.n_rank = e->n_rank, .unit = e->unit};
     sy_status st = vec && raw ? SY_OK : sy_fail(l->err, SY_ENOMEM, "no memory to load '%s'", e->name);
     int64_t at = 0;
     for (int i = 0; !st && sy_weight_part(e->name, i, name, sizeof name); i++) {
@@ -299,20 +370,21 @@ static sy_status load_vector(struct loader *l, const struct pj_wentry *e)
             break;
         }
         int64_t d = t->n_dim == 2 ? t->dim[1] : t->dim[0];
+        int64_t mine = part_rows(&one, d), first = part_first(&one, d, l->rank);
         bool flat = t->n_dim == 1 || (t->n_dim == 2 && t->dim[0] == 1);
-        if (!flat || d > e->cols - at || d % t->format->block_len) {
+        if (!flat || mine > e->cols - at || (size_t)d > whole || d % t->format->block_len) {
             st = wrong_shape(t, 1, e->cols - at, l->err);
             break;
         }
         t->format->dequant(t->data, raw, d);
-        float one = e->plus_one && !t->norm_plus_one ? 1 : 0;
-        for (int64_t k = 0; k < d; k++) vec[at + k] = raw[sy_tensor_row(t, k)] + one;
-        at += d;
+        float offset = e->plus_one && !t->norm_plus_one ? 1 : 0;
+        for (int64_t k = 0; k < mine; k++) vec[at + k] = raw[sy_tensor_row(t, first + k)] + offset;
+        at += mine;
     }
     if (!st && at != e->cols)
         st = sy_fail(l->err, SY_ESHAPE, "'%s': expected %lld values, found %lld", e->name, (long long)e->cols,
                      (long long)at);
-    if (!st) st = pj_upload(&l->b->client, 0, &l->w->type[e->vec], vec, &l->w->buffer[e->vec], l->err);
+    if (!st) st = upload(l, e->vec, vec);
     sy_delete(l->b->env, vec);
     sy_delete(l->b->env, raw);
     return st;
@@ -330,7 +402,7 @@ sy_status pj_weights_load(struct sy_backend *b, struct sy_weights *w, const stru
     for (int i = 0; i < w->n_entry && !st; i++) {
         const struct pj_wentry *e = &w->entry[i];
         for (int s = 0; s < e->n_seg && !st; s++) st = load_seg(&l, e, &e->seg[s]);
-        if (!st && e->vec >= 0) st = load_vector(&l, e);
+        for (l.rank = 0; l.rank < w->n_rank && !st && e->vec >= 0; l.rank++) st = load_vector(&l, e);
         if (b->opt.progress) b->opt.progress(b->opt.progress_ctx, (double)(i + 1) / w->n_entry);
     }
     if (!st) st = sy_checkpoint_check_extra(ckpt, l.used, err);
