@@ -172,6 +172,15 @@ static sy_val part(struct pass *p, uint32_t id)
     return sy_part(p->g, x, p->lo[id], p->lo[id] + (int32_t)sy_shard_rows(rows, p->n, unit));
 }
 
+/* Every rank has all experts. */
+static sy_val experts(struct pass *p, const struct sy_node *n)
+{
+    sy_val w[4];
+    for (int k = 0; k < 4; k++) w[k] = n->in[2 + k].id ? whole_weight(p, n->in[2 + k]) : SY_NONE;
+    return sy_experts(p->g, joined(p, n->in[0]), p->val[n->in[1].id],
+                      (struct sy_expert_weights){w[0], w[1], w[2], w[3]}, n->attr.moe);
+}
+
 static sy_val rewrite(struct pass *p, uint32_t id)
 {
     const struct sy_node *n = &p->node[id];
@@ -186,6 +195,10 @@ static sy_val rewrite(struct pass *p, uint32_t id)
     case SY_OP_NORM: return norm(p, n);
     case SY_OP_PART: return part(p, id);
     case SY_OP_ATTEND: return attend(p, n);
+    case SY_OP_ROUTE:
+        return sy_route(g, joined(p, n->in[0]), n->in[1].id ? whole_weight(p, n->in[1]) : SY_NONE,
+                        n->in[2].id ? whole_weight(p, n->in[2]) : SY_NONE, n->attr.route);
+    case SY_OP_EXPERTS: return experts(p, n);
     case SY_OP_SAMPLE: return sy_sample(g, joined(p, n->in[0]));
     default: break;
     }

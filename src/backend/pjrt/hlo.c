@@ -75,6 +75,14 @@ static void put_signature(struct pj_hlo *h, const int *a, int n, int result)
     sy_buf_char(&h->body, '\n');
 }
 
+static void put_types(struct pj_hlo *h, const int *a, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (i) sy_buf_text(&h->body, ", ");
+        put_type(&h->body, pj_type_of(h, a[i]));
+    }
+}
+
 static void put_list(struct sy_buf *b, const int *at, int n)
 {
     for (int i = 0; i < n; i++) sy_buf_printf(b, "%s%d", i ? ", " : "", at[i]);
@@ -447,6 +455,24 @@ int pj_scatter(struct pj_hlo *h, int a, int indices, int update)
     return v;
 }
 
+void pj_sort(struct pj_hlo *h, int key, int val, int *key_out, int *val_out)
+{
+    struct pj_type t = *pj_type_of(h, key);
+    *key_out = value(h, t);
+    *val_out = value(h, t);
+    sy_buf_printf(
+        &h->body,
+        "%%%d, %%%d = \"stablehlo.sort\"(%%%d, %%%d) <{dimension = 0 : i64, is_stable = true}> ({\n^bb0(%%old: "
+        "tensor<i32>, %%new: tensor<i32>, %%c: tensor<i32>, %%d: tensor<i32>):\n%%less = stablehlo.compare LT, "
+        "%%old, %%new : (tensor<i32>, tensor<i32>) -> tensor<i1>\nstablehlo.return %%less : "
+        "tensor<i1>\n}) : (",
+        *key_out, *val_out, key, val);
+    put_types(h, (const int[]){key, val}, 2);
+    sy_buf_text(&h->body, ") -> (");
+    put_types(h, (const int[]){*key_out, *val_out}, 2);
+    sy_buf_text(&h->body, ")\n");
+}
+
 /* ---- collectives ------------------------------------------------------------------------------------------------
  */
 
@@ -518,14 +544,6 @@ void pj_while_do(struct pj_hlo *h, struct pj_loop *l, int condition)
 {
     sy_buf_printf(&h->body, "stablehlo.return %%%d : tensor<i1>\n}, {\n", condition);
     block_values(h, l);
-}
-
-static void put_types(struct pj_hlo *h, const int *a, int n)
-{
-    for (int i = 0; i < n; i++) {
-        if (i) sy_buf_text(&h->body, ", ");
-        put_type(&h->body, pj_type_of(h, a[i]));
-    }
 }
 
 void pj_while_end(struct pj_hlo *h, struct pj_loop *l, const int *next)

@@ -60,6 +60,8 @@ int pj_dot(struct pj_hlo *, int a, int b, const struct pj_dot *, enum pj_elem ou
 int pj_gather(struct pj_hlo *, int a, int indices);
 /* a with entries of its first dimension replaced: indices [n], update [n, rest of a]. */
 int pj_scatter(struct pj_hlo *, int a, int indices, int update);
+/* Both i32 [n], by ascending key, stable. */
+void pj_sort(struct pj_hlo *, int key, int val, int *key_out, int *val_out);
 /* Over n replicas: the sum of all theirs; theirs side by side in dimension dim. */
 int pj_all_reduce(struct pj_hlo *, int a, int n);
 int pj_all_gather(struct pj_hlo *, int a, int dim, int n);

@@ -29,7 +29,7 @@ static int as_rows(struct lower *l, int vec, int like)
     return PJ_BROADCAST(&l->h, flat, t, 1);
 }
 
-static int weight_vec(struct lower *l, sy_val v)
+int lower_vec(struct lower *l, sy_val v)
 {
     const struct pj_wentry *e = pj_weight(l->w, l->node[v.id].name);
     sy_assert(e->vec >= 0);
@@ -40,15 +40,15 @@ static int weight_vec(struct lower *l, sy_val v)
 static int second(struct lower *l, const struct sy_node *n, int like)
 {
     const struct sy_node *b = &l->node[n->in[1].id];
-    if (b->op == SY_OP_WEIGHT) return as_rows(l, weight_vec(l, n->in[1]), like);
+    if (b->op == SY_OP_WEIGHT) return as_rows(l, lower_vec(l, n->in[1]), like);
     int v = in(l, n, 1);
+    if (b->dim[1] != n->dim[1]) return PJ_BROADCAST(&l->h, v, *pj_type_of(&l->h, like), 0, 1); /* a column for all */
     return b->dim[0] == n->dim[0] ? v : as_rows(l, v, like);
 }
 
 /* ---- products ------------------------------------------------------------------------------------------------- */
 
-/* Numbers of a quantised [rows, cols]: scale * code + min, each group of a row with its own. */
-static int dequantised(struct lower *l, const struct pj_wseg *s, int code, int scale, int min)
+int lower_dequantised(struct lower *l, const struct pj_wseg *s, int code, int scale, int min)
 {
     struct pj_hlo *h = &l->h;
     int64_t rows = pj_type_of(h, code)->dim[0];
@@ -62,7 +62,7 @@ static int dequantised(struct lower *l, const struct pj_wseg *s, int code, int s
 static int seg_matrix(struct lower *l, const struct pj_wseg *s)
 {
     int arg = l->arg0 + s->arg;
-    return s->kind == PJ_DENSE ? arg : dequantised(l, s, arg, arg + 1, s->has_min ? arg + 2 : -1);
+    return s->kind == PJ_DENSE ? arg : lower_dequantised(l, s, arg, arg + 1, s->has_min ? arg + 2 : -1);
 }
 
 static int linear(struct lower *l, const struct sy_node *n)
@@ -70,10 +70,14 @@ static int linear(struct lower *l, const struct sy_node *n)
     const struct pj_wentry *e = pj_weight(l->w, l->node[n->in[1].id].name);
     int part[16], x = in(l, n, 0);
     sy_assert(e->n_seg > 0 && e->n_seg <= (int)SY_COUNT(part));
-    for (int i = 0; i < e->n_seg; i++)
-        part[i] = lower_dot(l, x, seg_matrix(l, &e->seg[i]), &(struct pj_dot){.over_a = 1, .over_b = 1});
+    struct pj_dot d = {.over_a = 1, .over_b = 1};
+    bool exact = l->node[n->in[1].id].attr.weight.exact;
+    for (int i = 0; i < e->n_seg; i++) {
+        int w = seg_matrix(l, &e->seg[i]);
+        part[i] = exact ? pj_dot(&l->h, x, pj_convert(&l->h, w, PJ_F32), &d, PJ_F32) : lower_dot(l, x, w, &d);
+    }
     int y = pj_concat(&l->h, part, e->n_seg, 1);
-    return n->in[2].id ? pj_binary(&l->h, "add", y, as_rows(l, weight_vec(l, n->in[2]), y)) : y;
+    return n->in[2].id ? pj_binary(&l->h, "add", y, as_rows(l, lower_vec(l, n->in[2]), y)) : y;
 }
 
 static int embed(struct lower *l, const struct sy_node *n)
@@ -83,7 +87,8 @@ static int embed(struct lower *l, const struct sy_node *n)
     sy_assert(e->n_seg == 1);
     int id = in(l, n, 1), arg = l->arg0 + s->arg, x = pj_gather(&l->h, arg, id);
     if (s->kind == PJ_AFFINE)
-        x = dequantised(l, s, x, pj_gather(&l->h, arg + 1, id), s->has_min ? pj_gather(&l->h, arg + 2, id) : -1);
+        x = lower_dequantised(l, s, x, pj_gather(&l->h, arg + 1, id),
+                              s->has_min ? pj_gather(&l->h, arg + 2, id) : -1);
     return pj_convert(&l->h, x, PJ_F32);
 }
 
@@ -100,7 +105,7 @@ static int norm(struct lower *l, const struct sy_node *n)
     mean = pj_binary(h, "multiply", mean, pj_splat(h, 1.0 / (double)d, mean));
     mean = pj_binary(h, "add", mean, pj_splat(h, (double)n->attr.norm.eps, mean));
     x = pj_binary(h, "multiply", x, PJ_BROADCAST(h, pj_unary(h, "rsqrt", mean), t, 0, 1));
-    if (n->in[1].id) x = pj_binary(h, "multiply", x, PJ_BROADCAST(h, weight_vec(l, n->in[1]), t, 2));
+    if (n->in[1].id) x = pj_binary(h, "multiply", x, PJ_BROADCAST(h, lower_vec(l, n->in[1]), t, 2));
     return PJ_RESHAPE(h, x, rows, n->dim[1]);
 }
 
@@ -153,13 +158,18 @@ static int rope(struct lower *l, const struct sy_node *n)
     return PJ_RESHAPE(h, turned, rows, n->dim[1]);
 }
 
-static int fn(struct lower *l, enum sy_fn f, int x)
+int lower_fn(struct lower *l, enum sy_fn f, int x)
 {
     struct pj_hlo *h = &l->h;
     int half = pj_splat(h, 0.5, x), one = pj_splat(h, 1, x), y;
     switch (f) {
     case SY_SILU: return pj_binary(h, "multiply", x, pj_unary(h, "logistic", x));
     case SY_SIGMOID: return pj_unary(h, "logistic", x);
+    case SY_TANH: return pj_unary(h, "tanh", x);
+    case SY_GELU_QUICK:
+        y = pj_unary(h, "logistic", pj_binary(h, "multiply", x, pj_splat(h, 1.702, x)));
+        return pj_binary(h, "multiply", x, y);
+    case SY_RELU2: y = pj_binary(h, "maximum", x, pj_splat(h, 0, x)); return pj_binary(h, "multiply", y, y);
     case SY_GELU: y = pj_unary(h, "chlo.erf", pj_binary(h, "multiply", x, pj_splat(h, sqrt(0.5), x))); break;
     case SY_GELU_TANH: { /* Hendrycks and Gimpel, arXiv:1606.08415 */
         int cube = pj_binary(h, "multiply", x, pj_binary(h, "multiply", x, x));
@@ -172,11 +182,11 @@ static int fn(struct lower *l, enum sy_fn f, int x)
     return pj_binary(h, "multiply", pj_binary(h, "multiply", x, half), pj_binary(h, "add", y, one));
 }
 
-static int act(struct lower *l, const struct sy_node *n) { return fn(l, n->attr.fn, in(l, n, 0)); }
+static int act(struct lower *l, const struct sy_node *n) { return lower_fn(l, n->attr.fn, in(l, n, 0)); }
 static int glu(struct lower *l, const struct sy_node *n)
 {
     int a = in(l, n, 0);
-    return pj_binary(&l->h, "multiply", fn(l, n->attr.fn, a), second(l, n, a));
+    return pj_binary(&l->h, "multiply", lower_fn(l, n->attr.fn, a), second(l, n, a));
 }
 static int add(struct lower *l, const struct sy_node *n)
 {
@@ -242,25 +252,13 @@ static int attend(struct lower *l, const struct sy_node *n)
 }
 
 static int (*const lowerings[SY_OP_COUNT])(struct lower *, const struct sy_node *) = {
-    [SY_OP_INPUT] = input,
-    [SY_OP_WEIGHT] = nothing,
-    [SY_OP_STATE] = nothing,
-    [SY_OP_EMBED] = embed,
-    [SY_OP_LINEAR] = linear,
-    [SY_OP_NORM] = norm,
-    [SY_OP_ROPE] = rope,
-    [SY_OP_ACT] = act,
-    [SY_OP_GLU] = glu,
-    [SY_OP_ADD] = add,
-    [SY_OP_MUL] = mul,
-    [SY_OP_SCALE] = scale,
-    [SY_OP_SOFTCAP] = softcap,
-    [SY_OP_PART] = part,
-    [SY_OP_ROWS] = rows,
-    [SY_OP_ATTEND] = attend,
-    [SY_OP_SAMPLE] = sample,
-    [SY_OP_RANK_SUM] = rank_sum,
-    [SY_OP_RANK_JOIN] = rank_join,
+    [SY_OP_INPUT] = input,     [SY_OP_WEIGHT] = nothing,    [SY_OP_STATE] = nothing,
+    [SY_OP_EMBED] = embed,     [SY_OP_LINEAR] = linear,     [SY_OP_NORM] = norm,
+    [SY_OP_ROPE] = rope,       [SY_OP_ACT] = act,           [SY_OP_GLU] = glu,
+    [SY_OP_ADD] = add,         [SY_OP_MUL] = mul,           [SY_OP_SCALE] = scale,
+    [SY_OP_SOFTCAP] = softcap, [SY_OP_PART] = part,         [SY_OP_ROWS] = rows,
+    [SY_OP_ATTEND] = attend,   [SY_OP_ROUTE] = lower_route, [SY_OP_EXPERTS] = lower_experts,
+    [SY_OP_SAMPLE] = sample,   [SY_OP_RANK_SUM] = rank_sum, [SY_OP_RANK_JOIN] = rank_join,
 };
 
 struct pj_type pj_kv_type(const struct sy_node *attend_node, bool values, const struct pj_lower_opt *o)

@@ -28,4 +28,10 @@ struct lower {
 int lower_field(struct lower *, enum sy_field); /* the step's field, i32 [its length] */
 /* a * b over one dimension each, as the graph's arithmetic has it: operands of the compute type, sums in f32. */
 int lower_dot(struct lower *, int a, int b, const struct pj_dot *);
+int lower_vec(struct lower *, sy_val weight); /* a WEIGHT used as a vector, f32 [cols] */
+int lower_fn(struct lower *, enum sy_fn, int x);
+/* Numbers of a quantised [rows, cols]: scale * code + min (-1: none), each group of a row with its own. */
+int lower_dequantised(struct lower *, const struct pj_wseg *, int code, int scale, int min);
 void lower_attend(struct lower *, uint32_t id);
+int lower_route(struct lower *, const struct sy_node *);
+int lower_experts(struct lower *, const struct sy_node *);

@@ -26,7 +26,9 @@ struct pj_wseg { /* rows of a joined matrix that lie alike; arguments arg (data)
     enum pj_wkind kind;
     int64_t rows, cols;
     int group, zero;
-    bool has_min, by_in; /* by_in: a rank's share is some of the columns, else of the rows */
+    bool has_min;
+    bool by_in;        /* a rank's share is some of the columns, else of the rows */
+    bool dense, exact; /* numbers whatever the format; f32 whatever the compute type */
     int32_t n_rank, unit;
     int arg, part0, n_part; /* parts of the joined name */
     const struct sy_quant *format;

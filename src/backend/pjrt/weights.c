@@ -24,7 +24,8 @@ static unsigned uses_of(const struct sy_node *node, uint32_t n, uint32_t id)
     for (uint32_t i = 1; i < n; i++)
         for (size_t k = 0; k < SY_COUNT(node[i].in); k++) {
             if (node[i].in[k].id != id) continue;
-            bool matrix = (node[i].op == SY_OP_LINEAR && k == 1) || node[i].op == SY_OP_EMBED;
+            bool matrix = (node[i].op == SY_OP_LINEAR && k == 1) || node[i].op == SY_OP_EMBED ||
+                          (node[i].op == SY_OP_EXPERTS && (k == 2 || k == 3));
             u |= matrix ? USE_MATRIX : USE_VECTOR;
         }
     return u;
@@ -78,9 +79,10 @@ static void seg_args(struct planner *p, struct pj_wseg *s)
     enum pj_elem e;
     const struct sy_affine *a = &s->format->affine;
     /* A rank's columns are whole groups, or it gets numbers. */
-    if (!code_elem(a, &e) || s->cols % a->group) {
+    if (s->dense || !code_elem(a, &e) || s->cols % a->group) {
+        bool f32 = s->exact || p->opt.compute == SY_COMPUTE_F32;
         s->kind = PJ_DENSE;
-        s->arg = new_arg(p, PJ_TYPE(p->opt.compute == SY_COMPUTE_F32 ? PJ_F32 : PJ_BF16, s->rows, s->cols));
+        s->arg = new_arg(p, PJ_TYPE(f32 ? PJ_F32 : PJ_BF16, s->rows, s->cols));
         return;
     }
     s->kind = PJ_AFFINE;
@@ -104,6 +106,7 @@ static struct pj_wseg share(const struct sy_node *n)
     return (struct pj_wseg){.cols = n->dim[1],
                             .n_rank = n_rank,
                             .unit = n->attr.weight.unit > 1 ? n->attr.weight.unit : 1,
+                            .exact = n->attr.weight.exact,
                             .by_in = n_rank > 1 && n->attr.weight.split == SY_BY_IN};
 }
 
@@ -141,6 +144,7 @@ static sy_status plan_matrix(struct planner *p, const struct sy_node *n, struct 
         if (!t) return p->err->code;
         struct pj_wseg one = share(n);
         int64_t rest = n->dim[0] - row, mine = part_rows(&one, t->dim[0]), want = i + 1 < n_part ? mine : rest;
+        if (n->attr.weight.split == SY_BY_EXPERT) want = n->dim[0] / n_part;
         int64_t cols = n->dim[1] * (one.by_in ? one.n_rank : 1);
         if (t->n_dim != 2 || t->dim[1] != cols || mine != want || mine > rest)
             return wrong_shape(t, want, cols, p->err);
@@ -154,6 +158,12 @@ static sy_status plan_matrix(struct planner *p, const struct sy_node *n, struct 
         s->rows += mine;
         s->n_part++;
         row += mine;
+    }
+    if (n->attr.weight.split == SY_BY_EXPERT && e->n_seg > 1) { /* experts are found by their place: one matrix */
+        e->seg->rows = n->dim[0];
+        e->seg->n_part = n_part;
+        e->seg->dense = true;
+        e->n_seg = 1;
     }
     for (int i = 0; i < e->n_seg; i++) seg_args(p, &e->seg[i]);
     return SY_OK;
@@ -176,16 +186,24 @@ static sy_status plan_entry(struct planner *p, const struct sy_node *node, uint3
     return st;
 }
 
-/* What a step reads of the weights: everything but a table that is only looked up. */
+/* What a step reads of the weights: everything but a table that is only looked up, and of experts those
+ * that one token chooses. */
+static void count_entry(struct sy_weights *w, const char *name, double share)
+{
+    const struct pj_wentry *e = pj_weight(w, name);
+    for (int s = 0; s < e->n_seg; s++) {
+        int n = e->seg[s].kind == PJ_DENSE ? 1 : e->seg[s].has_min ? 3 : 2;
+        for (int k = 0; k < n; k++) w->bytes_step += share * pj_type_device_bytes(&w->type[e->seg[s].arg + k]);
+    }
+}
+
 static void count_step(struct sy_weights *w, const struct sy_node *node, uint32_t n_node)
 {
     for (uint32_t i = 1; i < n_node; i++) {
-        if (node[i].op != SY_OP_LINEAR) continue;
-        const struct pj_wentry *e = pj_weight(w, node[node[i].in[1].id].name);
-        for (int s = 0; s < e->n_seg; s++) {
-            int n = e->seg[s].kind == PJ_DENSE ? 1 : e->seg[s].has_min ? 3 : 2;
-            for (int k = 0; k < n; k++) w->bytes_step += pj_type_device_bytes(&w->type[e->seg[s].arg + k]);
-        }
+        const struct sy_moe_dim *d = &node[i].attr.moe;
+        if (node[i].op == SY_OP_LINEAR) count_entry(w, node[node[i].in[1].id].name, 1);
+        for (int k = 2; k < 4 && node[i].op == SY_OP_EXPERTS; k++)
+            count_entry(w, node[node[i].in[k].id].name, (double)d->n_used / d->n_expert);
     }
 }
 
@@ -267,12 +285,12 @@ static const struct sy_tensor *tensor(struct loader *l, const char *name)
 /* The rank's rows of one part, as numbers, from row `row` of the segment on. */
 static void dense_part(struct loader *l, const struct pj_wseg *s, const struct sy_tensor *t, int64_t row)
 {
-    int64_t bytes = sy_quant_row_bytes(t->format, t->dim[1]), first = part_first(s, t->dim[0], l->rank);
+    int64_t first = part_first(s, t->dim[0], l->rank);
     int64_t col = s->by_in ? l->rank * s->cols : 0;
     bool f32 = l->w->type[s->arg].elem == PJ_F32;
     for (int64_t r = 0; r < part_rows(s, t->dim[0]); r++) {
         size_t at = (size_t)((row + r) * s->cols);
-        t->format->dequant(t->data + sy_tensor_row(t, first + r) * bytes, l->row, t->dim[1]);
+        t->format->dequant(sy_tensor_row_at(t, first + r, l->scale), l->row, t->dim[1]);
         float *x = (float *)(void *)l->stage[0] + at;
         uint16_t *half = (uint16_t *)(void *)l->stage[0] + at;
         if (f32) memcpy(x, l->row + col, (size_t)s->cols * sizeof *x);
@@ -282,13 +300,13 @@ static void dense_part(struct loader *l, const struct pj_wseg *s, const struct s
 
 static void affine_part(struct loader *l, const struct pj_wseg *s, const struct sy_tensor *t, int64_t row)
 {
-    int64_t bytes = sy_quant_row_bytes(t->format, t->dim[1]), n_group = s->cols / s->group;
+    int64_t n_group = s->cols / s->group;
     int64_t first = part_first(s, t->dim[0], l->rank), col = s->by_in ? l->rank * s->cols : 0;
     for (int64_t r = 0; r < part_rows(s, t->dim[0]); r++) {
         unsigned char *code = l->stage[0] + (row + r) * s->cols;
         size_t group = (size_t)((row + r) * n_group), n = (size_t)n_group * sizeof(float);
-        t->format->unpack(t->data + sy_tensor_row(t, first + r) * bytes, l->code, l->scale,
-                          s->has_min ? l->min : NULL, t->dim[1]);
+        t->format->unpack(sy_tensor_row_at(t, first + r, l->row), l->code, l->scale, s->has_min ? l->min : NULL,
+                          t->dim[1]);
         for (int64_t i = 0; i < s->cols; i++) code[i] = (unsigned char)(l->code[col + i] - s->zero);
         memcpy((float *)(void *)l->stage[1] + group, l->scale + col / s->group, n);
         if (s->has_min) memcpy((float *)(void *)l->stage[2] + group, l->min + col / s->group, n);
@@ -359,7 +377,7 @@ static sy_status load_vector(struct loader *l, const struct pj_wentry *e)
     char name[300];
     size_t whole = (size_t)e->cols * (size_t)e->n_rank; /* of any part at most */
     float *vec = sy_new_array(l->b->env, (size_t)e->cols, sizeof *vec);
-    float *raw = sy_new_array(l->b->env, whole, sizeof *raw);
+    float *raw = sy_new_array(l->b->env, 2 * whole, sizeof *raw), *gathered = raw ? raw + whole : NULL;
     struct pj_wseg one = {.n_rank = e->n_rank, .unit = e->unit};
     sy_status st = vec && raw ? SY_OK : sy_fail(l->err, SY_ENOMEM, "no memory to load '%s'", e->name);
     int64_t at = 0;
@@ -376,7 +394,7 @@ static sy_status load_vector(struct loader *l, const struct pj_wentry *e)
             st = wrong_shape(t, 1, e->cols - at, l->err);
             break;
         }
-        t->format->dequant(t->data, raw, d);
+        t->format->dequant(sy_tensor_row_at(t, 0, gathered), raw, d);
         float offset = e->plus_one && !t->norm_plus_one ? 1 : 0;
         for (int64_t k = 0; k < mine; k++) vec[at + k] = raw[sy_tensor_row(t, first + k)] + offset;
         at += mine;
