@@ -228,22 +228,20 @@ static void print_line(struct job *j, const struct sy_aot_program *p, const stru
                   roof > 0 ? step / roof : 0, r->n_collective, r->collective_bytes / 1e6);
 }
 
-/* Out of memory is the answer to a question: say what would fit. */
-static sy_status explain(const struct job *j, const struct sy_aot_program *p, sy_status st, struct sy_err *err)
+/* What is known before any compiler runs: say by how much it does not fit, and what would. */
+static sy_status check_memory(const struct job *j, const struct sy_aot_program *p, struct sy_err *err)
 {
-    double need = p->weight_bytes + p->kv_bytes, have = j->target->hbm_bytes;
-    if (st != SY_ENOMEM || need <= have) return st;
-    double room = have * 0.9 - p->weight_bytes;
+    double need = p->weight_bytes + p->kv_bytes, have = j->target->hbm_bytes, room = have * 0.9 - p->weight_bytes;
+    if (need <= have) return SY_OK;
     if (room <= 0)
-        return sy_fail(
-            err, SY_ENOMEM,
-            "%s: weights of %.1f GB a device do not fit in %.1f GB; take more chips (a larger --target) or "
-            "smaller weights",
-            j->target->name, p->weight_bytes / 1e9, have / 1e9);
+        return sy_fail(err, SY_ENOMEM,
+                       "weights of %.1f GB a device do not fit in the %.1f GB of %s; take more chips (a larger "
+                       "--target) or smaller weights",
+                       p->weight_bytes / 1e9, have / 1e9, j->target->name);
     return sy_fail(err, SY_ENOMEM,
-                   "%s: weights of %.1f GB and a KV cache of %.1f GB a device exceed %.1f GB by %.1f GB; about %.0f "
-                   "sequences of %d tokens would fit (--max-seqs), or take more chips or a smaller --kv-dtype",
-                   j->target->name, p->weight_bytes / 1e9, p->kv_bytes / 1e9, have / 1e9, (need - have) / 1e9,
+                   "weights of %.1f GB and a KV cache of %.1f GB a device exceed the %.1f GB of %s by %.1f GB; about "
+                   "%.0f sequences of %d tokens would fit (--max-seqs), or take more chips or a smaller --kv-dtype",
+                   p->weight_bytes / 1e9, p->kv_bytes / 1e9, have / 1e9, j->target->name, (need - have) / 1e9,
                    (double)j->max.seq * room / p->kv_bytes, j->ctx_len);
 }
 
@@ -259,9 +257,9 @@ static sy_status compile_bucket(struct job *j, struct sy_shape shape, struct sy_
     if (!st) {
         j->program = &p;
         sy_aot_trips(shape, j->opt.cache.block_len, j->trips);
-        st = sy_child_run(compile_in_child, j, &r, sizeof r, err);
-        if (st) st = explain(j, &p, st, err);
-        else print_line(j, &p, &r, roofline(j, g, &p));
+        st = check_memory(j, &p, err);
+        if (!st) st = sy_child_run(compile_in_child, j, &r, sizeof r, err);
+        if (!st) print_line(j, &p, &r, roofline(j, g, &p));
         sy_aot_program_release(&p);
     }
     sy_graph_free(whole);

@@ -145,11 +145,11 @@ static sy_val attend(struct pass *p, const struct sy_node *n)
 
 static sy_val norm(struct pass *p, const struct sy_node *n)
 {
-    const struct sy_node *w = operand(p, n, 1);
-    bool over_all = w->dim[1] == n->dim[1]; /* the rank has not all of it */
+    bool over_all = n->attr.norm.d == n->dim[1]; /* the rank has not all of it */
     sy_val x = over_all ? joined(p, n->in[0]) : p->val[n->in[0].id];
     p->split[n - p->node] = p->split[n->in[0].id] && !over_all;
-    return sy_norm(p->g, x, whole_weight(p, n->in[1]), n->attr.eps);
+    if (!n->in[1].id) return sy_norm_unit(p->g, x, n->attr.norm.d, n->attr.norm.eps);
+    return sy_norm(p->g, x, whole_weight(p, n->in[1]), n->attr.norm.eps);
 }
 
 /* Both operands of an elementwise op split alike. */
@@ -188,6 +188,7 @@ static sy_val rewrite(struct pass *p, uint32_t id)
     sy_val x = p->val[n->in[0].id], a, b;
     switch (n->op) {
     case SY_OP_INPUT: return sy_input(g, n->attr.field);
+    case SY_OP_CONST: return sy_const(g, n->attr.constant, n->dim[1]);
     case SY_OP_WEIGHT:
     case SY_OP_STATE: return SY_NONE; /* made where they are used */
     case SY_OP_EMBED: return sy_embed(g, whole_weight(p, n->in[0]), p->val[n->in[1].id]);

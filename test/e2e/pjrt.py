@@ -3,6 +3,7 @@
 references, three versions of the plugin, the compile cache, and the server with static shapes against the cpu backend."""
 import concurrent.futures
 import glob
+import json
 import os
 import re
 import subprocess
@@ -67,12 +68,14 @@ def test_declarations():
 # ---- refusals -----------------------------------------------------------------------------------------------------
 
 PLUGIN = """
-#include <string.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include "backend/pjrt/api.h"
 static void *none(void *a) { (void)a; return NULL; }
 static void *message(void *a) { struct pj_Error_Message_Args *m = a; m->message = "no chip here\\nmore"; m->message_size = 17; return NULL; }
 static void *code(void *a) { struct pj_Error_GetCode_Args *c = a; c->code = CODE; return NULL; }
 static void *create(void *a) { return a; }
+static void *die(void *a) { (void)a; fputs("my last words\\n", stderr); abort(); }
 static struct { struct pj_api head; pj_fn fn[128]; } api;
 const void *GetPjrtApi(void);
 const void *GetPjrtApi(void)
@@ -84,14 +87,15 @@ const void *GetPjrtApi(void)
     api.fn[PJ_Error_Message] = message;
     api.fn[PJ_Error_GetCode] = code;
     api.fn[PJ_Client_Create] = create;
+    api.fn[PJ_TopologyDescription_Create] = DIES ? die : none;
     return &api;
 }
 """
 
 
-def make_plugin(folder, name, major=0, minor=115, size=1000, code=13):
+def make_plugin(folder, name, major=0, minor=115, size=1000, code=13, dies=False):
     path = os.path.join(folder, name + ".so")
-    flags = ["-DMAJOR=%d" % major, "-DMINOR=%d" % minor, "-DSIZE=%d" % size, "-DCODE=%d" % code]
+    flags = ["-DMAJOR=%d" % major, "-DMINOR=%d" % minor, "-DSIZE=%d" % size, "-DCODE=%d" % code, "-DDIES=%d" % dies]
     subprocess.run([CC, "-std=gnu17", "-Isrc", "-shared", "-fPIC", "-x", "c", "-", "-o", path] + flags,
                    input=PLUGIN.encode(), check=True, capture_output=True)
     return path
@@ -141,9 +145,19 @@ def check_case(case, names):
     assert [int(x) for x in text(out).split(",")] == list(golden["greedy.ids"][1]), case
 
 
+RECURRENT = ("falcon_h1", "lfm2", "mamba2", "qwen3_5")
+
+
 def test_models():
     for case in sorted(glob.glob("test/golden/models/*")):
-        check_case(case, SEQUENCES)
+        if os.path.basename(case) not in RECURRENT:
+            check_case(case, SEQUENCES)
+
+
+def test_recurrent():
+    """Models whose ops have no lowering are refused by the op's name, before anything is loaded."""
+    for name in RECURRENT:
+        refused(4, "run", "-m", "test/golden/models/" + name, "--ids", "1", "-n", 1, *backend(), says="no lowering of the op")
 
 
 def test_quantised():
@@ -168,6 +182,56 @@ def test_bf16():
     got = logits(case, golden["s33.ids"][1], backend(), more=["--compute", "bf16", "--kv-dtype", "bf16"])[1]
     d = worst(got, golden["s33.logits"][1])
     assert 1e-3 < d < 0.25, d
+
+
+def test_tensor_parallel():
+    """Two devices share the heads; eight share two KV heads, each held by four of them."""
+    for name, ranks in (("llama", (2, 8)), ("qwen2", (2,)), ("gemma3", (2,))):
+        case = "test/golden/models/" + name
+        golden = tensors(case + "/golden.safetensors")
+        for n in ranks:
+            got = logits(case, golden["s33.ids"][1], backend() + ["--tp", n])[1]
+            assert worst(got, golden["s33.logits"][1]) <= tolerance(case), (name, n)
+    refused(4, "run", "-m", "test/golden/models/llama", "--ids", "1", "-n", 1, "--tp", 2, says="--tp 2")
+
+
+# ---- ahead of time ------------------------------------------------------------------------------------------------
+
+CARD = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256, "hidden_size": 8192,
+        "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "max_position_embeddings": 8192,
+        "tie_word_embeddings": False, "hidden_act": "silu"}
+
+
+def test_compile_refusals():
+    """What needs no compiler: unknown names, and what cannot fit, with what would."""
+    with tempfile.TemporaryDirectory() as d:
+        with open(d + "/card.json", "w") as f:
+            json.dump(CARD, f)
+        ask_for = ["compile", "--model-card", d + "/card.json"]
+        refused(2, *ask_for, "--target", "v9-1", "--plugin", "x", says=("'v9-1'", "v5e-8", "v7-8"))
+        refused(2, *ask_for, "--target", "v5e-8", says=("--plugin", "libtpu"), env={"TPU_LIBRARY_PATH": ""})
+        refused(2, *ask_for, "--target", "v5e-1", "--tp", 2, "--plugin", "x", says="--tp 2")
+        refused(2, "compile", "--target", "v5e-1", "--plugin", "x", says="--model-card")
+        refused(2, *ask_for, "--target", "v6e-8", "--plugin", "x", "--bucket", "3x3", says=("--bucket", "1x1", "4x4"))
+        refused(5, *ask_for, "--target", "v5e-8", "--plugin", "x", says=("weights of", "16.0 GB", "more chips"))
+        refused(5, *ask_for, "--target", "v6e-8", "--plugin", "x", "--max-seqs", 1024, says=("exceed", "--max-seqs"))
+        fits = [*ask_for, "--target", "v6e-8", "--max-seqs", 16, "--bucket", "4x4"]
+        refused(4, *fits, "--plugin", d + "/missing.so", says=("missing.so", "no such file"))
+        refused(4, *fits, "--plugin", make_plugin(d, "dies", dies=True), says=("killed by signal 6", "my last words"))
+
+
+def test_compile():
+    """A small model's decode step for three generations of TPU, with no TPU: memory, cycles and collectives come back."""
+    libtpu = plugins.file(plugins.TPU)
+    for target, topology, tp in (("v5e-1", "v5e:1x1", 1), ("v6e-8", "v6e:2x4", 8), ("v7-2", "tpu7x:1x1x1", 2)):
+        out = ok("compile", "-m", "test/golden/models/llama", "--target", target, "--plugin", libtpu, "--ctx-size", 256,
+                 "--max-seqs", 4, "--max-batched-tokens", 64, "--bucket", "4x4", "--json", timeout=280)
+        r = json.loads(out)
+        b = r["buckets"][0]
+        assert (r["topology"], r["tp"], b["tokens"], b["sequences"]) == (topology, tp, 4, 4), r
+        assert b["estimated_cycles"] > 100 and b["roofline_s"] > 0 and b["hbm"]["arguments"] > b["hbm"]["weights"] > 0, b
+        assert (b["collectives"] > 0) == (tp > 1), b
 
 
 # ---- the cache of programs ----------------------------------------------------------------------------------------

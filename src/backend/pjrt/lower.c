@@ -164,6 +164,10 @@ int lower_fn(struct lower *l, enum sy_fn f, int x)
     int half = pj_splat(h, 0.5, x), one = pj_splat(h, 1, x), y;
     switch (f) {
     case SY_SILU: return pj_binary(h, "multiply", x, pj_unary(h, "logistic", x));
+    case SY_SOFTPLUS: {
+        int soft = pj_unary(h, "log_plus_one", pj_unary(h, "exponential", x));
+        return pj_select(h, pj_compare(h, "GT", x, pj_splat(h, 20, x)), x, soft);
+    }
     case SY_SIGMOID: return pj_unary(h, "logistic", x);
     case SY_TANH: return pj_unary(h, "tanh", x);
     case SY_GELU_QUICK:
@@ -239,6 +243,10 @@ static int sample(struct lower *l, const struct sy_node *n)
  */
 
 static int input(struct lower *l, const struct sy_node *n) { return lower_field(l, n->attr.field); }
+static int constant(struct lower *l, const struct sy_node *n)
+{
+    return PJ_RESHAPE(&l->h, pj_const_f32(&l->h, n->attr.constant, n->dim[1]), 1, n->dim[1]);
+}
 static int nothing(struct lower *l, const struct sy_node *n)
 {
     (void)l;
@@ -252,19 +260,34 @@ static int attend(struct lower *l, const struct sy_node *n)
 }
 
 static int (*const lowerings[SY_OP_COUNT])(struct lower *, const struct sy_node *) = {
-    [SY_OP_INPUT] = input,     [SY_OP_WEIGHT] = nothing,    [SY_OP_STATE] = nothing,
-    [SY_OP_EMBED] = embed,     [SY_OP_LINEAR] = linear,     [SY_OP_NORM] = norm,
-    [SY_OP_ROPE] = rope,       [SY_OP_ACT] = act,           [SY_OP_GLU] = glu,
-    [SY_OP_ADD] = add,         [SY_OP_MUL] = mul,           [SY_OP_SCALE] = scale,
-    [SY_OP_SOFTCAP] = softcap, [SY_OP_PART] = part,         [SY_OP_ROWS] = rows,
-    [SY_OP_ATTEND] = attend,   [SY_OP_ROUTE] = lower_route, [SY_OP_EXPERTS] = lower_experts,
-    [SY_OP_SAMPLE] = sample,   [SY_OP_RANK_SUM] = rank_sum, [SY_OP_RANK_JOIN] = rank_join,
+    [SY_OP_INPUT] = input,       [SY_OP_WEIGHT] = nothing,
+    [SY_OP_STATE] = nothing,     [SY_OP_EMBED] = embed,
+    [SY_OP_LINEAR] = linear,     [SY_OP_NORM] = norm,
+    [SY_OP_ROPE] = rope,         [SY_OP_ACT] = act,
+    [SY_OP_GLU] = glu,           [SY_OP_ADD] = add,
+    [SY_OP_MUL] = mul,           [SY_OP_SCALE] = scale,
+    [SY_OP_SOFTCAP] = softcap,   [SY_OP_PART] = part,
+    [SY_OP_ROWS] = rows,         [SY_OP_ATTEND] = attend,
+    [SY_OP_ROUTE] = lower_route, [SY_OP_EXPERTS] = lower_experts,
+    [SY_OP_CONST] = constant,    [SY_OP_SAMPLE] = sample,
+    [SY_OP_RANK_SUM] = rank_sum, [SY_OP_RANK_JOIN] = rank_join,
 };
 
 struct pj_type pj_kv_type(const struct sy_node *attend_node, bool values, const struct pj_lower_opt *o)
 {
     const struct sy_attn_dim *a = &attend_node->attr.attn;
     return PJ_TYPE(o->kv_elem, o->cache.n_block, o->cache.block_len, a->n_kv, values ? a->d_val : a->d_key);
+}
+
+sy_status pj_lower_check(const struct sy_graph *g, struct sy_err *err)
+{
+    uint32_t n_node;
+    const struct sy_node *node = sy_graph_nodes(g, &n_node);
+    for (uint32_t i = 1; i < n_node; i++)
+        if (!lowerings[node[i].op])
+            return sy_fail(err, SY_ENOSUP, "the pjrt backend has no lowering of the op %s; use --backend cpu",
+                           sy_op_name(node[i].op));
+    return SY_OK;
 }
 
 static void declare(struct lower *l)
@@ -287,9 +310,6 @@ static sy_status write_nodes(struct lower *l)
 {
     for (uint32_t i = 1; i < l->n_node && !l->st && !l->h.failed; i++) {
         const struct sy_node *n = &l->node[i];
-        if (!lowerings[n->op])
-            return sy_fail(l->err, SY_ENOSUP, "the pjrt backend has no lowering of the op %s; use --backend cpu",
-                           sy_op_name(n->op));
         l->val[i] = lowerings[n->op](l, n);
     }
     return l->st;

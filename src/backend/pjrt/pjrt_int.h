@@ -79,6 +79,8 @@ struct pj_results { /* results are the KV arrays, then these three */
 };
 /* KV array i of a graph: keys (even) and values of its ATTEND number i / 2, [n_block, block_len, n_kv, d]. */
 struct pj_type pj_kv_type(const struct sy_node *attend, bool values, const struct pj_lower_opt *);
+/* Refuses, by its name, an op that cannot be lowered. */
+SY_CHECK sy_status pj_lower_check(const struct sy_graph *, struct sy_err *);
 /* The program of one bucket: takes the step's int32 block, the KV arrays (donated), the weights. */
 SY_CHECK sy_status pj_lower(const struct sy_env *, const struct sy_graph *, const struct sy_weights *,
                             const struct pj_lower_opt *, struct sy_buf *text, struct pj_results *, struct sy_err *);

@@ -214,6 +214,8 @@ sy_status pj_weights_plan(const struct sy_env *env, const struct sy_graph *g, co
     const struct sy_node *node = sy_graph_nodes(g, &n_node);
     struct sy_err own = {0};
     struct planner p = {.env = env, .ckpt = ckpt, .opt = *opt, .err = err ? err : &own};
+    sy_status st = pj_lower_check(g, err);
+    if (st) return st;
     p.w = sy_new(env, sizeof *p.w);
     if (!p.w) return sy_fail(err, SY_ENOMEM, "no memory for the table of weights");
     sy_arena_init(&p.w->arena, env, 0);
@@ -229,9 +231,8 @@ sy_status pj_weights_plan(const struct sy_env *env, const struct sy_graph *g, co
     p.w->type = sy_arena_array(&p.w->arena, (size_t)p.cap_arg + 1, sizeof *p.w->type);
     p.w->n_rank = opt->n_rank;
     p.w->buffer = sy_arena_array(&p.w->arena, ((size_t)p.cap_arg + 1) * (size_t)opt->n_rank, sizeof *p.w->buffer);
-    sy_status st = p.w->entry && p.w->type && p.w->buffer
-                       ? SY_OK
-                       : sy_fail(err, SY_ENOMEM, "no memory for the table of weights");
+    st = p.w->entry && p.w->type && p.w->buffer ? SY_OK
+                                                : sy_fail(err, SY_ENOMEM, "no memory for the table of weights");
     for (uint32_t i = 1; i < n_node && !st; i++)
         if (node[i].op == SY_OP_WEIGHT) st = plan_entry(&p, node, n_node, i);
     if (st) {
