@@ -116,11 +116,22 @@ static sy_val linear(struct pass *p, uint32_t id)
     return sy_linear(p->g, x, weight(p, n->in[1], cols, w->dim[1], p->n, unit), weight(p, bias, 1, cols, p->n, unit));
 }
 
+/* How many columns of a value of the whole graph the rank has. */
+static int64_t columns(const struct pass *p, sy_val v)
+{
+    uint32_t n;
+    return sy_graph_nodes(p->g, &n)[p->val[v.id].id].dim[1];
+}
+
 /* The value whole on every rank. */
 static sy_val joined(struct pass *p, sy_val v)
 {
     sy_val x = p->val[v.id];
-    return p->split[v.id] ? sy_rank_join(p->g, x, p->n) : x;
+    if (!p->split[v.id]) return x;
+    if (columns(p, v) * p->n != p->node[v.id].dim[1])
+        sy_graph_refuse(p->g, SY_ENOSUP, "%d ranks hold the same KV heads, which a norm over all heads cannot have",
+                        p->n);
+    return sy_rank_join(p->g, x, p->n);
 }
 
 static sy_val attend(struct pass *p, const struct sy_node *n)
@@ -145,7 +156,7 @@ static sy_val attend(struct pass *p, const struct sy_node *n)
 
 static sy_val norm(struct pass *p, const struct sy_node *n)
 {
-    bool over_all = n->attr.norm.d == n->dim[1]; /* the rank has not all of it */
+    bool over_all = columns(p, n->in[0]) % n->attr.norm.d != 0; /* the rank has not all of a run */
     sy_val x = over_all ? joined(p, n->in[0]) : p->val[n->in[0].id];
     p->split[n - p->node] = p->split[n->in[0].id] && !over_all;
     if (!n->in[1].id) return sy_norm_unit(p->g, x, n->attr.norm.d, n->attr.norm.eps);

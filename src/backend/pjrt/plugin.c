@@ -64,6 +64,9 @@ sy_status pj_plugin_open(struct pj_plugin *p, const char *path, struct sy_err *e
     if (!sy_file_exists(path))
         return sy_fail(err, SY_ENOSUP,
                        "plugin '%s': no such file; expected the path of a PJRT plugin's shared library", p->path);
+    /* XLA logs to stderr unless told not to before it is loaded; whoever sets the level keeps it. Engines are opened
+     * while the program has one thread. */
+    setenv("TF_CPP_MIN_LOG_LEVEL", "3", 0);
     p->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!p->handle) {
         const char *why = dlerror();
