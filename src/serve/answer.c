@@ -25,14 +25,16 @@ static void add_head(const struct sy_call *c, const char *object, struct sy_buf 
     sy_buf_text(b, ",\"system_fingerprint\":\"systole-" SY_VERSION "\"");
 }
 
-static void add_usage(const struct sy_call *c, struct sy_buf *b)
+static void put_usage(const struct sy_call *c, int64_t completion, struct sy_buf *b)
 {
     struct sy_usage u = sy_call_usage(c);
     sy_buf_printf(b, "\"usage\":{\"prompt_tokens\":%lld,", (long long)u.prompt);
-    if (c->ask.api != SY_API_EMBEDDING) sy_buf_printf(b, "\"completion_tokens\":%lld,", (long long)u.completion);
+    if (c->ask.api != SY_API_EMBEDDING) sy_buf_printf(b, "\"completion_tokens\":%lld,", (long long)completion);
     sy_buf_printf(b, "\"total_tokens\":%lld,\"prompt_tokens_details\":{\"cached_tokens\":%lld}}",
-                  (long long)(u.prompt + u.completion), (long long)u.cached);
+                  (long long)(u.prompt + completion), (long long)u.cached);
 }
+
+static void add_usage(const struct sy_call *c, struct sy_buf *b) { put_usage(c, sy_call_usage(c).completion, b); }
 
 static void add_finish(const struct sy_call *c, const struct sy_choice *k, struct sy_buf *b)
 {
@@ -411,11 +413,16 @@ void sy_call_body(struct sy_call *c, struct sy_buf *b)
 
 /* ---- events -------------------------------------------------------------------------------------------- */
 
-static void open_chunk(const struct sy_call *c, struct sy_buf *b)
+/* n_new: tokens in it. */
+static void open_chunk(const struct sy_call *c, int32_t n_new, struct sy_buf *b)
 {
+    int64_t sent = n_new;
     sy_buf_text(b, "data: ");
     add_head(c, is_chat(c) ? "chat.completion.chunk" : "text_completion", b);
-    if (c->ask.include_usage) sy_buf_text(b, ",\"usage\":null");
+    for (int32_t i = 0; i < c->n_choice; i++) sent += c->choice[i].n_sent;
+    if (c->ask.include_usage) sy_buf_char(b, ',');
+    if (c->ask.include_usage && c->ask.usage_each) put_usage(c, sent, b);
+    else if (c->ask.include_usage) sy_buf_text(b, "\"usage\":null");
     sy_buf_text(b, ",\"choices\":[");
 }
 
@@ -425,7 +432,7 @@ static void close_chunk(struct sy_buf *b) { sy_buf_text(b, "]}\n\n"); }
 static void add_piece(const struct sy_call *c, int32_t i, const char *text, size_t n, int32_t lo, int32_t hi,
                       struct sy_buf *b)
 {
-    open_chunk(c, b);
+    open_chunk(c, hi - lo, b);
     if (is_chat(c)) {
         sy_buf_printf(b, "{\"index\":%d,\"delta\":{\"content\":", i);
         sy_json_quote(b, text, n);
@@ -452,7 +459,7 @@ static void add_piece(const struct sy_call *c, int32_t i, const char *text, size
 static void add_opening(struct sy_call *c, int32_t i, struct sy_buf *b)
 {
     if (is_chat(c)) {
-        open_chunk(c, b);
+        open_chunk(c, 0, b);
         sy_buf_printf(b,
                       "{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_"
                       "reason\":null}",
@@ -466,7 +473,7 @@ static void add_opening(struct sy_call *c, int32_t i, struct sy_buf *b)
     reply_of(c, i, &s);
     sy_buf_init(&text, c->service->env, 0);
     echo_text(c, i, &text);
-    open_chunk(c, b);
+    open_chunk(c, 0, b);
     sy_buf_printf(b, "{\"index\":%d,\"text\":", i);
     sy_json_quote(b, text.len ? text.at : "", text.len);
     sy_buf_char(b, ',');
@@ -480,7 +487,7 @@ static void add_opening(struct sy_call *c, int32_t i, struct sy_buf *b)
 
 static void add_closing(const struct sy_call *c, int32_t i, struct sy_buf *b)
 {
-    open_chunk(c, b);
+    open_chunk(c, 0, b);
     sy_buf_printf(b,
                   is_chat(c) ? "{\"index\":%d,\"delta\":{},\"logprobs\":null,"
                              : "{\"index\":%d,\"text\":\"\",\"logprobs\":null,",

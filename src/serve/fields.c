@@ -230,9 +230,11 @@ static bool read_stream_options(struct reader *r, const struct sy_json *v)
     if (u && !sy_json_is_null(u) && !sy_json_is_bool(u))
         return request_refuse(r, "stream_options.include_usage", "expected true or false, found %s", request_kind(u));
     const struct sy_json *c = sy_json_get(v, "continuous_usage_stats");
-    if (sy_json_bool(c, false))
-        return request_refuse(r, "stream_options.continuous_usage_stats", "usage comes with the last chunk only");
+    if (c && !sy_json_is_null(c) && !sy_json_is_bool(c))
+        return request_refuse(r, "stream_options.continuous_usage_stats", "expected true or false, found %s",
+                              request_kind(c));
     r->ask->include_usage = sy_json_bool(u, false);
+    r->ask->usage_each = sy_json_bool(c, false);
     return true;
 }
 
@@ -380,8 +382,9 @@ const struct field request_fields[] = {
     INT("n", GEN, n, 1, SY_CHOICES_MAX, "answers to each prompt"),
     BOOL("stream", GEN, stream, "answer as server-sent events"),
     OTHER("stream_options", GEN, read_stream_options,
-          "\"type\":\"object\",\"properties\":{\"include_usage\":{\"type\":\"boolean\"}}",
-          "include_usage: one last chunk holds the token counts"),
+          "\"type\":\"object\",\"properties\":{\"include_usage\":{\"type\":\"boolean\"},"
+          "\"continuous_usage_stats\":{\"type\":\"boolean\"}}",
+          "include_usage: one last chunk holds the token counts; with continuous_usage_stats too each holds those so far"),
     NUM("temperature", GEN, temperature, 0, 2, "0 takes the likeliest token always"),
     ABOVE("top_p", GEN, top_p, 0, 1, "draw among the likeliest tokens that make up this probability"),
     NUM("min_p", GEN, min_p, 0, 1, "drop tokens less likely than this share of the likeliest one's probability"),

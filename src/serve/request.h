@@ -67,8 +67,8 @@ struct sy_ask {
     struct sy_prompt *prompt; /* of completions, embeddings, tokenize, detokenize */
     int32_t n_prompt;
     /* Scalars of the field table, in its three types. */
-    bool stream, include_usage, echo, ignore_eos, return_ids, include_stop, skip_special, generation_prompt,
-        logprobs_on;
+    bool stream, include_usage, usage_each, echo, ignore_eos, return_ids, include_stop, skip_special,
+        generation_prompt, logprobs_on;
     bool add_special, parse_special, token_strings, add_special_given;
     int64_t n, n_max, n_max_new, n_min, top_logprobs, logprobs, seed, priority, deadline_ms, top_k, dimensions;
     double temperature, top_p, min_p, typical_p, repetition_penalty, presence_penalty, frequency_penalty;

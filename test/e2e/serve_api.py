@@ -72,6 +72,9 @@ def test_stream():
     assert all(x["usage"] is None for x in e[:-2]), e
     assert e[-2]["choices"] == [] and e[-2]["usage"]["completion_tokens"] == 6, e[-2]
     assert e[-1] == "[DONE]"
+    e = S.events("/v1/chat/completions", {**ask, "n": 2, "temperature": 1, "stream_options": {"include_usage": True, "continuous_usage_stats": True}})
+    made = [x["usage"]["completion_tokens"] for x in e[:-1]]
+    assert made == sorted(made) and made[0] == 0 and made[-1] == 12 and set(made) == set(range(13)), made
     e = S.events("/v1/completions", {"prompt": "ab", "max_tokens": 3, "temperature": 0, "echo": True, "logprobs": 1})
     text, finish = content(e)
     whole = S.ok("/v1/completions", {"prompt": "ab", "max_tokens": 3, "temperature": 0, "echo": True, "logprobs": 1})["choices"][0]
