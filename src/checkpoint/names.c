@@ -238,5 +238,9 @@ bool sy_names_ignorable(const char *name, const struct sy_json *config)
     int64_t n_layer = sy_json_int(sy_json_get(config, "num_hidden_layers"), 0);
     int64_t n_next = sy_json_int(sy_json_get(config, "num_nextn_predict_layers"), 0);
     int64_t layer = number(&digits, SY_CKPT_LAYERS_MAX);
+    /* Layers that read another's keys may come with projections nobody uses. */
+    int64_t n_shared = sy_json_int(sy_json_get(config, "num_kv_shared_layers"), 0);
+    bool keys = starts(digits, "self_attn.k_") || starts(digits, "self_attn.v_");
+    if (keys && layer >= 0 && n_shared > 0 && layer < n_layer && layer >= n_layer - n_shared) return true;
     return layer >= n_layer && n_layer > 0 && n_next > 0 && layer - n_layer < n_next;
 }

@@ -56,6 +56,7 @@ struct bucket *buckets_fit(struct sy_engine *e)
     to->n_seq = from->n_seq;
     to->n_out = from->n_out;
     fill(to, from, SY_TOK, to->n_tok, 0);
+    fill(to, from, SY_SPAN, from->n_tok, 0);
     fill(to, from, SY_POS, to->n_tok, 0);
     fill(to, from, SY_ROW, to->n_tok, 0); /* block 0, which nobody reads */
     fill(to, from, SY_START, to->n_seq + 1, to->n_tok);

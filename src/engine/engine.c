@@ -215,6 +215,14 @@ static void add_window(struct sy_engine *e, int32_t window, double share)
     e->kv_window[i].share += share;
 }
 
+static void find_ropes(struct sy_engine *e)
+{
+    uint32_t n;
+    const struct sy_node *node = sy_graph_nodes(e->graph, &n);
+    for (uint32_t i = 1; i < n; i++)
+        if (node[i].op == SY_OP_ROPE && node[i].attr.rope.inv_freq_long) e->n_ctx_short = node[i].attr.rope.n_short;
+}
+
 /* What of a sequence's keys and values a decode step reads. */
 static void find_windows(struct sy_engine *e)
 {
@@ -227,7 +235,7 @@ static void find_windows(struct sy_engine *e)
             if (node[i].op != SY_OP_ATTEND) continue;
             double each = (double)a->n_kv * (a->d_key + a->d_val);
             if (pass == 0) all += each;
-            else add_window(e, a->window, each / all);
+            else add_window(e, a->window > 0 ? a->window : a->chunk, each / all);
         }
 }
 
@@ -242,6 +250,7 @@ static sy_status allocate(struct sy_engine *e, struct sy_shape shape, struct sy_
     if (!st) st = engine_tables_new(e, shape, err);
     if (st) return st;
     find_windows(e);
+    find_ropes(e);
     e->ops->weights_bytes(e->weights, &e->plan.weight_bytes_step, &e->plan.weight_bytes_held);
     e->ops->device(e->backend, &e->plan.device, false);
     e->n_compiled = e->plan.device.n_compiled;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/buf.h"
+#include "base/rng.h"
 #include "engine/cache.h"
 #include "engine/engine.h"
 #include "engine/pace.h"
@@ -102,6 +103,7 @@ struct sy_engine {
     int64_t block_bytes;
     struct kv_window kv_window[8];
     int32_t n_kv_window;
+    int32_t n_ctx_short; /* a longer prompt has other ropes: see SY_SPAN; 0: all are alike */
     int32_t *swap_free, n_swap_free, n_swap_slot;
     int32_t n_wait;       /* sequences */
     struct seq *wait;     /* by (priority, id) */
@@ -128,6 +130,13 @@ struct sy_engine {
     struct sy_engine_stats stats;
     FILE *trace;
 };
+
+/* Where the prefix cache may look: keys of a prompt that is long for the model's rope are not those of a short one. */
+static inline uint64_t seq_domain(const struct sy_engine *e, const struct seq *s)
+{
+    bool far = e->n_ctx_short > 0 && s->of->n_prompt > e->n_ctx_short;
+    return far ? sy_rng_u64(s->of->domain, 1) : s->of->domain;
+}
 
 /* Everything but the model: the tables for a backend that is open, compiled and has its cache. */
 SY_CHECK sy_status engine_tables_new(struct sy_engine *, struct sy_shape, struct sy_err *);

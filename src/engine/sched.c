@@ -221,7 +221,7 @@ static void learn(struct sy_engine *e, struct seq *s)
 {
     int32_t len = e->plan.block_len;
     int32_t n_right = s->n_done - s->n_draft; /* guesses are not known to be right yet */
-    if (s->n_learned == 0 && n_right >= len) s->key = sy_cache_root(s->of->domain);
+    if (s->n_learned == 0 && n_right >= len) s->key = sy_cache_root(seq_domain(e, s));
     for (; (s->n_learned + 1) * len <= n_right; s->n_learned++) {
         int32_t known = sy_cache_learn(&e->cache, s->block[s->n_learned], &s->key, s->tok + s->n_learned * len);
         if (known && e->cache.n_slot) keep(e, s, known, (s->n_learned + 1) * len);
@@ -271,7 +271,7 @@ static void adopt(struct sy_engine *e, struct seq *s)
     if (s->score_from < limit) limit = s->score_from;
     if (s->of->no_cache_read) limit = 0;
     int32_t len = e->plan.block_len;
-    struct sy_prefix p = sy_cache_match(&e->cache, s->of->domain, s->tok, limit / len, s->block);
+    struct sy_prefix p = sy_cache_match(&e->cache, seq_domain(e, s), s->tok, limit / len, s->block);
     s->n_block = s->n_learned = p.n_block;
     s->n_done = s->kept = p.n_block * len;
     s->key = p.key;
@@ -404,6 +404,7 @@ static void put_tokens(struct sy_engine *e, struct seq *s, int32_t n, int32_t rd
         int32_t pos = s->n_done + i, at = b->n_tok + i;
         b->field[SY_TOK][at] = s->tok[pos];
         b->field[SY_POS][at] = pos;
+        b->field[SY_SPAN][at] = pos < s->of->n_prompt ? s->of->n_prompt : pos + 1;
         b->field[SY_ROW][at] = s->block[pos / len] * len + pos % len;
         if (!wants_row(s, pos)) continue;
         e->out[b->n_out] = (struct out_row){s, pos, pos + 1 >= s->n_tok && pos + 1 < s->n_end, pos >= s->n_tok};

@@ -39,7 +39,7 @@ struct sy_cost sy_node_cost(const struct sy_graph *g, uint32_t id, const struct 
                                 .b_act = f32 * (elems + rows * (double)in1->dim[1])};
     case SY_OP_ATTEND: {
         const struct sy_attn_dim *d = &n->attr.attn;
-        double window = d->window > 0 ? d->window : 1e18;
+        double window = d->window > 0 ? d->window : d->chunk > 0 ? d->chunk : 1e18;
         double keys = min2(l->keys, l->tok * window), per = d->d_key + d->d_val;
         return (struct sy_cost){.flops = 2 * keys * d->n_head * per,
                                 .b_state = (l->ctx + l->tok) * d->n_kv * per * l->kv_elem_bytes,
@@ -59,6 +59,9 @@ struct sy_cost sy_node_cost(const struct sy_graph *g, uint32_t id, const struct 
                                 .b_act = f32 * l->tok * (2 * (double)in0->dim[1] + 2 * (double)n->dim[1])};
     }
     case SY_OP_NORM:
+    case SY_OP_TEMPER:
+    case SY_OP_SPARSIFY:
+    case SY_OP_MATCH:
     case SY_OP_ROPE: return (struct sy_cost){.flops = 4 * elems, .b_act = 2 * f32 * elems};
     case SY_OP_ACT:
     case SY_OP_SOFTCAP: return (struct sy_cost){.flops = 10 * elems, .b_act = 2 * f32 * elems};

@@ -256,8 +256,8 @@ static sy_val binary(struct sy_graph *g, enum sy_op op, sy_val a, sy_val b, unio
 {
     const struct sy_node *x = use(g, a, sy_op_name(op)), *y = use(g, b, sy_op_name(op));
     if (!x || !y) return SY_NONE;
-    bool column = op == SY_OP_MUL && y->dim[1] == 1 && y->op != SY_OP_WEIGHT;
-    if ((x->dim[1] != y->dim[1] && !column) || (x->dim[0] != y->dim[0] && (column || y->dim[0] != 1))) {
+    bool column = op == SY_OP_MUL && y->dim[1] == 1;
+    if ((x->dim[1] != y->dim[1] && !column) || (x->dim[0] != y->dim[0] && y->dim[0] != 1)) {
         sy_graph_refuse(g, SY_ESHAPE, "%s: [%lld, %lld] with [%lld, %lld]", sy_op_name(op), (long long)x->dim[0],
                         (long long)x->dim[1], (long long)y->dim[0], (long long)y->dim[1]);
         return SY_NONE;
@@ -303,27 +303,56 @@ sy_val sy_linear(struct sy_graph *g, sy_val x, sy_val w, sy_val bias)
     return last(g, n);
 }
 
-sy_val sy_norm(struct sy_graph *g, sy_val x, sy_val w, float eps)
+static sy_val norm(struct sy_graph *g, sy_val x, sy_val w, struct sy_norm_dim dim)
 {
-    const struct sy_node *a = use(g, x, "NORM"), *b = use(g, w, "NORM");
-    if (!a || !b) return SY_NONE;
-    if (b->dim[1] <= 0 || a->dim[1] % b->dim[1] != 0) {
-        sy_graph_refuse(g, SY_ESHAPE, "NORM '%s' of %lld on %lld columns", b->name, (long long)b->dim[1],
+    const struct sy_node *a = use(g, x, "NORM"), *b = w.id ? use(g, w, "NORM") : NULL;
+    if (!a || (w.id && !b)) return SY_NONE;
+    int64_t d = b ? b->dim[1] : dim.d;
+    if (d <= 0 || a->dim[1] % d != 0) {
+        sy_graph_refuse(g, SY_ESHAPE, "NORM '%s' of %lld on %lld columns", b ? b->name : "", (long long)d,
                         (long long)a->dim[1]);
         return SY_NONE;
     }
-    sy_val v = sy_norm_unit(g, x, (int32_t)b->dim[1], eps);
+    dim.d = (int32_t)d;
+    sy_val v = unary(g, SY_OP_NORM, x, (union sy_attr){.norm = dim});
     if (v.id) g->node[v.id].in[1] = w;
     return v;
 }
 
+sy_val sy_norm(struct sy_graph *g, sy_val x, sy_val w, float eps)
+{
+    if (!use(g, w, "NORM")) return SY_NONE;
+    return norm(g, x, w, (struct sy_norm_dim){.eps = eps});
+}
+
+sy_val sy_norm_centred(struct sy_graph *g, sy_val x, sy_val w, float eps)
+{
+    if (!use(g, w, "NORM")) return SY_NONE;
+    return norm(g, x, w, (struct sy_norm_dim){.eps = eps, .centred = true});
+}
+
 sy_val sy_norm_unit(struct sy_graph *g, sy_val x, int32_t d, float eps)
 {
-    const struct sy_node *a = use(g, x, "NORM");
-    if (!a) return SY_NONE;
-    if (d > 0 && a->dim[1] % d == 0) return unary(g, SY_OP_NORM, x, (union sy_attr){.norm = {eps, d}});
-    sy_graph_refuse(g, SY_ESHAPE, "NORM of %d on %lld columns", d, (long long)a->dim[1]);
-    return SY_NONE;
+    return norm(g, x, SY_NONE, (struct sy_norm_dim){.eps = eps, .d = d});
+}
+
+sy_val sy_temper(struct sy_graph *g, sy_val x, struct sy_temper_dim d)
+{
+    sy_val pos = sy_input(g, SY_POS);
+    if (d.every <= 0) sy_graph_refuse(g, SY_ESHAPE, "TEMPER every %d positions", d.every);
+    sy_val v = unary(g, SY_OP_TEMPER, x, (union sy_attr){.temper = d});
+    if (v.id) g->node[v.id].in[1] = pos;
+    return v;
+}
+
+sy_val sy_sparsify(struct sy_graph *g, sy_val x, float c)
+{
+    return unary(g, SY_OP_SPARSIFY, x, (union sy_attr){.c = c});
+}
+
+sy_val sy_match(struct sy_graph *g, sy_val a, sy_val b, float eps)
+{
+    return binary(g, SY_OP_MATCH, a, b, (union sy_attr){.c = eps});
 }
 
 sy_val sy_rope(struct sy_graph *g, sy_val x, struct sy_rope_dim d)
@@ -397,37 +426,43 @@ sy_val sy_rank_join(struct sy_graph *g, sy_val x, int32_t n_rank)
     return last(g, n);
 }
 
-sy_val sy_attend(struct sy_graph *g, sy_val q, sy_val k, sy_val v, sy_val kv, struct sy_attn_dim d)
-{
-    const struct sy_node *a = use(g, q, "ATTEND"), *b = use(g, k, "ATTEND"), *c = use(g, v, "ATTEND");
-    const struct sy_node *s = use(g, kv, "ATTEND");
-    if (!a || !b || !c || !s) return SY_NONE;
-    bool ok = d.n_kv > 0 && d.n_head % d.n_kv == 0 && a->dim[1] == (int64_t)d.n_head * d.d_key &&
-              b->dim[1] == (int64_t)d.n_kv * d.d_key && c->dim[1] == (int64_t)d.n_kv * d.d_val &&
-              s->op == SY_OP_STATE && s->attr.state.elems == (int64_t)d.n_kv * (d.d_key + d.d_val);
-    if (!ok) {
-        sy_graph_refuse(g, SY_ESHAPE, "ATTEND of %d/%d heads of %d/%d on %lld, %lld, %lld columns", d.n_head, d.n_kv,
-                        d.d_key, d.d_val, (long long)a->dim[1], (long long)b->dim[1], (long long)c->dim[1]);
-        return SY_NONE;
-    }
-    int64_t rows = a->dim[0];
-    struct sy_node *n = push(g, SY_OP_ATTEND, rows, (int64_t)d.n_head * d.d_val);
-    if (n) {
-        n->in[0] = q;
-        n->in[1] = k;
-        n->in[2] = v;
-        n->in[3] = kv;
-        n->attr.attn = d;
-    }
-    return last(g, n);
-}
-
 /* A vector operand of n elements, or none. */
 static bool vector_fits(struct sy_graph *g, sy_val v, int64_t n)
 {
     if (!v.id) return true;
     const struct sy_node *a = use(g, v, "a vector");
     return a && a->dim[0] == 1 && a->dim[1] == n;
+}
+
+sy_val sy_attend_sinks(struct sy_graph *g, sy_val q, sy_val k, sy_val v, sy_val kv, sy_val sinks,
+                       struct sy_attn_dim d)
+{
+    const struct sy_node *a = use(g, q, "ATTEND"), *s = use(g, kv, "ATTEND");
+    const struct sy_node *b = k.id ? use(g, k, "ATTEND") : NULL, *c = v.id ? use(g, v, "ATTEND") : NULL;
+    if (!a || !s) return SY_NONE;
+    bool ok = d.n_kv > 0 && d.n_head % d.n_kv == 0 && a->dim[1] == (int64_t)d.n_head * d.d_key && !b == !c &&
+              (!b || b->dim[1] == (int64_t)d.n_kv * d.d_key) && (!c || c->dim[1] == (int64_t)d.n_kv * d.d_val) &&
+              s->op == SY_OP_STATE && s->attr.state.elems == (int64_t)d.n_kv * (d.d_key + d.d_val) &&
+              vector_fits(g, sinks, d.n_head);
+    if (!ok) {
+        sy_graph_refuse(g, SY_ESHAPE, "ATTEND of %d/%d heads of %d/%d on %lld, %lld, %lld columns", d.n_head, d.n_kv,
+                        d.d_key, d.d_val, (long long)a->dim[1], (long long)(b ? b->dim[1] : 0),
+                        (long long)(c ? c->dim[1] : 0));
+        return SY_NONE;
+    }
+    int64_t rows = a->dim[0];
+    struct sy_node *n = push(g, SY_OP_ATTEND, rows, (int64_t)d.n_head * d.d_val);
+    if (n) {
+        const sy_val operand[] = {q, k, v, kv, sinks};
+        memcpy(n->in, operand, sizeof operand);
+        n->attr.attn = d;
+    }
+    return last(g, n);
+}
+
+sy_val sy_attend(struct sy_graph *g, sy_val q, sy_val k, sy_val v, sy_val kv, struct sy_attn_dim d)
+{
+    return sy_attend_sinks(g, q, k, v, kv, SY_NONE, d);
 }
 
 sy_val sy_route(struct sy_graph *g, sy_val logits, sy_val bias, sy_val gain, struct sy_route_dim d)

@@ -20,9 +20,9 @@ typedef struct {
     X(WEIGHT, "a named tensor")                                                                                      \
     X(CONST, "a row of numbers of the model's hyper-parameters")                                                     \
     X(STATE, "blocks or slots")                                                                                      \
-    X(EMBED, "rows of a table by token id")                                                                          \
+    X(EMBED, "rows of a table by token id; ids beyond it: row 0")                                                                         \
     X(LINEAR, "x w^T (+ b), accumulated in f32")                                                                     \
-    X(NORM, "root mean square norm of each run of d columns, times w where there is one")                            \
+    X(NORM, "root mean square norm over runs of d, the mean taken off before if so said, times w if any")            \
     X(ROPE, "rotates pairs of the first d_rot dims of each head by position")                                        \
     X(ACT, "elementwise function")                                                                                   \
     X(GLU, "act(a) * b")                                                                                             \
@@ -30,6 +30,9 @@ typedef struct {
     X(MUL, "a * b, b alike or one row or one column")                                                                \
     X(SCALE, "x * constant")                                                                                         \
     X(SOFTCAP, "c tanh(x / c)")                                                                                      \
+    X(TEMPER, "x * (1 + beta ln(1 + floor((position + offset) / every)))")                                           \
+    X(SPARSIFY, "max(x - (mean + c deviations) of the row, 0)")                                                      \
+    X(MATCH, "a, scaled to the root mean square of b's row")                                                         \
     X(PART, "columns [lo, hi)")                                                                                      \
     X(ROWS, "the rows that OUT names")                                                                               \
     X(RANK_SUM, "sum over ranks")                                                                                    \
@@ -58,14 +61,27 @@ struct sy_attn_dim {
     int32_t n_head, n_kv, d_key, d_val;
     int32_t window;       /* keys seen, itself included; 0: all (query i sees j with i - window < j <= i) */
     float scale, softcap; /* softcap 0: none */
+    int32_t chunk;        /* only keys of the same run of chunk positions are seen; 0: no such bound */
 };
 /* Angle of pair i at position p is p * inv_freq[i]; cos and sin are multiplied by mscale. Pairs are (i, i + d_rot/2),
- * or (2i, 2i+1) when interleaved. RoFormer: Su et al., arXiv:2104.09864. */
+ * or (2i, 2i+1) when interleaved. RoFormer: Su et al., arXiv:2104.09864. inv_freq_long, unless NULL, takes the place of
+ * inv_freq for tokens whose SPAN is above n_short (LongRoPE, arXiv:2402.13753). */
 struct sy_rope_dim {
     int32_t d_head, d_rot;
     bool interleaved;
     float mscale;
     const float *inv_freq; /* [d_rot/2], in the arena of the model's hyper-parameters */
+    const float *inv_freq_long;
+    int32_t n_short;
+};
+struct sy_norm_dim {
+    float eps;
+    int32_t d;
+    bool centred;
+};
+struct sy_temper_dim {
+    float beta;
+    int32_t every, offset;
 };
 /* act(min(gate, limit)) * (clamp(up, -limit, limit) + up_add); limit 0: no bounds. */
 struct sy_glu_dim {
@@ -134,10 +150,8 @@ union sy_attr {
     struct sy_route_dim route;
     struct sy_moe_dim moe;
     struct sy_glu_dim glu;
-    struct {
-        float eps;
-        int32_t d; /* columns of a run */
-    } norm;
+    struct sy_norm_dim norm;
+    struct sy_temper_dim temper;
     struct sy_scan_dim scan;
     const float *constant; /* [dim[1]], in the arena of the model's hyper-parameters */
     float c;
@@ -211,6 +225,10 @@ sy_val sy_embed(struct sy_graph *, sy_val table, sy_val ids);
 sy_val sy_linear(struct sy_graph *, sy_val x, sy_val w, sy_val bias_or_none);
 sy_val sy_norm(struct sy_graph *, sy_val x, sy_val w, float eps);
 sy_val sy_norm_unit(struct sy_graph *, sy_val x, int32_t d, float eps); /* w = 1 */
+sy_val sy_norm_centred(struct sy_graph *, sy_val x, sy_val w, float eps); /* "layer norm" */
+sy_val sy_temper(struct sy_graph *, sy_val x, struct sy_temper_dim);
+sy_val sy_sparsify(struct sy_graph *, sy_val x, float c);
+sy_val sy_match(struct sy_graph *, sy_val a, sy_val b, float eps); /* eps: least mean square of a */
 sy_val sy_rope(struct sy_graph *, sy_val x, struct sy_rope_dim);
 sy_val sy_act(struct sy_graph *, sy_val x, enum sy_fn);
 sy_val sy_glu(struct sy_graph *, sy_val gate, sy_val up, enum sy_fn);
@@ -222,7 +240,10 @@ sy_val sy_part(struct sy_graph *, sy_val x, int32_t lo, int32_t hi);
 sy_val sy_rows(struct sy_graph *, sy_val x);
 sy_val sy_rank_sum(struct sy_graph *, sy_val x);
 sy_val sy_rank_join(struct sy_graph *, sy_val x, int32_t n_rank);
+/* k and v SY_NONE: reads the state that another layer wrote. sinks [1, n_head], if any: a score each head has beside
+ * those of its keys, with nothing to add to the result (arXiv:2309.17453). */
 sy_val sy_attend(struct sy_graph *, sy_val q, sy_val k, sy_val v, sy_val kv, struct sy_attn_dim);
+sy_val sy_attend_sinks(struct sy_graph *, sy_val q, sy_val k, sy_val v, sy_val kv, sy_val sinks, struct sy_attn_dim);
 /* bias, gain: vectors [1, n_expert] or SY_NONE; gain multiplies the weights, after everything else. */
 sy_val sy_route(struct sy_graph *, sy_val logits, sy_val bias, sy_val gain, struct sy_route_dim);
 /* w_in: n_expert times [gate d_ff | up d_ff] rows (up alone unless gated), w_out: n_expert times d_model rows, both

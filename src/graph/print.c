@@ -39,19 +39,30 @@ static void print_attr(const struct sy_node *n, struct sy_buf *b)
                       (long long)n->attr.state.elems);
         if (n->attr.state.window) sy_buf_printf(b, " window %d", n->attr.state.window);
         break;
-    case SY_OP_NORM: sy_buf_printf(b, " of %d eps %g", n->attr.norm.d, (double)n->attr.norm.eps); break;
+    case SY_OP_NORM:
+        sy_buf_printf(b, " of %d eps %g%s", n->attr.norm.d, (double)n->attr.norm.eps,
+                      n->attr.norm.centred ? " centred" : "");
+        break;
+    case SY_OP_TEMPER:
+        sy_buf_printf(b, " %g every %d from %d", (double)n->attr.temper.beta, n->attr.temper.every,
+                      n->attr.temper.offset);
+        break;
     case SY_OP_ROPE:
         sy_buf_printf(b, " %d of %d dims%s", n->attr.rope.d_rot, n->attr.rope.d_head,
                       n->attr.rope.interleaved ? " interleaved" : "");
+        if (n->attr.rope.inv_freq_long) sy_buf_printf(b, " long above %d", n->attr.rope.n_short);
         break;
     case SY_OP_ACT:
     case SY_OP_GLU: sy_buf_printf(b, " %s", fn_name(n->attr.fn)); break;
     case SY_OP_SCALE:
+    case SY_OP_SPARSIFY:
+    case SY_OP_MATCH:
     case SY_OP_SOFTCAP: sy_buf_printf(b, " %g", (double)n->attr.c); break;
     case SY_OP_PART: sy_buf_printf(b, " [%d, %d)", n->attr.part.lo, n->attr.part.hi); break;
     case SY_OP_ATTEND:
         sy_buf_printf(b, " %d/%d heads of %d/%d scale %g", a->n_head, a->n_kv, a->d_key, a->d_val, (double)a->scale);
         if (a->window) sy_buf_printf(b, " window %d", a->window);
+        if (a->chunk) sy_buf_printf(b, " chunks of %d", a->chunk);
         if (a->softcap > 0) sy_buf_printf(b, " softcap %g", (double)a->softcap);
         break;
     case SY_OP_ROUTE: print_route(&n->attr.route, b); break;

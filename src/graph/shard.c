@@ -143,6 +143,11 @@ static sy_val attend(struct pass *p, const struct sy_node *n)
                         p->n);
         return SY_NONE;
     }
+    if (!n->in[1].id || n->in[4].id) {
+        sy_graph_refuse(p->g, SY_ENOSUP, "attention %s cannot be given to %d ranks",
+                        n->in[4].id ? "with sinks" : "on another layer's keys", p->n);
+        return SY_NONE;
+    }
     struct sy_state_spec spec = operand(p, n, 3)->attr.state;
     if (split) {
         d.n_head /= p->n;
@@ -159,6 +164,7 @@ static sy_val norm(struct pass *p, const struct sy_node *n)
     bool over_all = columns(p, n->in[0]) % n->attr.norm.d != 0; /* the rank has not all of a run */
     sy_val x = over_all ? joined(p, n->in[0]) : p->val[n->in[0].id];
     p->split[n - p->node] = p->split[n->in[0].id] && !over_all;
+    if (n->attr.norm.centred) return sy_norm_centred(p->g, x, whole_weight(p, n->in[1]), n->attr.norm.eps);
     if (!n->in[1].id) return sy_norm_unit(p->g, x, n->attr.norm.d, n->attr.norm.eps);
     return sy_norm(p->g, x, whole_weight(p, n->in[1]), n->attr.norm.eps);
 }
@@ -218,6 +224,7 @@ static sy_val rewrite(struct pass *p, uint32_t id)
     switch (n->op) {
     case SY_OP_ROPE: return sy_rope(g, x, n->attr.rope);
     case SY_OP_ACT: return sy_act(g, x, n->attr.fn);
+    case SY_OP_TEMPER: return sy_temper(g, x, n->attr.temper);
     case SY_OP_SCALE: return sy_scale(g, x, n->attr.c);
     case SY_OP_SOFTCAP: return sy_softcap(g, x, n->attr.c);
     case SY_OP_ROWS: return sy_rows(g, x);

@@ -5,6 +5,7 @@ int64_t sy_field_len(enum sy_field f, struct sy_shape s)
     switch (f) {
     case SY_TOK:
     case SY_POS:
+    case SY_SPAN:
     case SY_ROW: return s.tok;
     case SY_START: return (int64_t)s.seq + 1;
     case SY_CTX:

@@ -12,6 +12,7 @@ struct sy_shape {
 #define SY_FIELDS(X)                                                                                                 \
     X(TOK, "[tok] token id")                                                                                         \
     X(POS, "[tok] position in its sequence, from 0")                                                                 \
+    X(SPAN, "[tok] tokens of its prompt, or position + 1 where that is more: a rope may go by it")                    \
     X(ROW, "[tok] KV row to write: block * block_len + offset in the block")                                         \
     X(START, "[seq+1] first token of each sequence (ragged)")                                                        \
     X(CTX, "[seq] context length once the step has run")                                                             \

@@ -14,18 +14,6 @@ struct gemma3 {
     float scale, softcap_attn, softcap_final;
 };
 
-/* Newer configs keep one rope per kind of layer inside rope_parameters; older ones name the local base apart. */
-static sy_status open_ropes(struct sy_arena *a, struct sy_jread *c, struct gemma3 *m)
-{
-    if (sy_json_get(sy_json_get(c->obj, "rope_parameters"), "sliding_attention")) {
-        if (sy_rope_open_kind(a, c, "sliding_attention", m->d.d_head, &m->rope_local)) return c->st;
-    } else {
-        double theta = sy_jread_num_or(c, "rope_local_base_freq", 10000, 1, 1e12);
-        if (sy_rope_plain(a, c, m->d.d_head, theta, &m->rope_local)) return c->st;
-    }
-    return sy_rope_open_kind(a, c, "full_attention", m->d.d_head, &m->rope_global);
-}
-
 static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *info, void **hp)
 {
     struct gemma3 *m = *hp = sy_arena_get(a, sizeof *m);
@@ -39,7 +27,7 @@ static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *in
     m->softcap_final = (float)sy_jread_num_or(c, "final_logit_softcapping", 0, 0, 1e6);
     if (sy_fn_open(c, "hidden_activation", "gelu_pytorch_tanh", &m->fn)) return c->st;
     if (sy_layers_open(a, c, m->d.n_layer, 6, &m->global)) return c->st;
-    return open_ropes(a, c, m);
+    return sy_rope_open_two(a, c, m->d.d_head, &m->rope_global, &m->rope_local);
 }
 
 static sy_val norm(struct sy_graph *g, const struct gemma3 *m, const char *name, int l, sy_val x)

@@ -49,15 +49,30 @@ sy_status sy_model_build(const struct sy_env *env, const struct sy_model *m, str
 
 /* ---- configs ------------------------------------------------------------------------------------------------- */
 
+/* A number, or one for each layer, which must be equal. */
+static int32_t open_width(struct sy_jread *r)
+{
+    const struct sy_json *list = sy_json_get(r->obj, "intermediate_size");
+    /* A model whose layers all have experts may name no other width. */
+    bool experts_only = !list && sy_jread_has(r, "moe_intermediate_size");
+    if (!sy_json_is_array(list))
+        return (int32_t)sy_jread_int(r, experts_only ? "moe_intermediate_size" : "intermediate_size", 1, 1 << 22);
+    int64_t first = sy_json_int(sy_json_at(list, 0), 0);
+    for (size_t i = 0; i < sy_json_len(list); i++)
+        if (sy_json_int(sy_json_at(list, i), 0) != first)
+            sy_jread_refuse(r, SY_ENOSUP, "'intermediate_size': layers of different widths are not supported");
+    if (first < 1 || first > 1 << 22)
+        sy_jread_refuse(r, SY_EFORMAT, "'intermediate_size': expected numbers from 1 to %d", 1 << 22);
+    return r->st ? 1 : (int32_t)first;
+}
+
 sy_status sy_decoder_open(struct sy_jread *r, struct sy_decoder *d, bool tied_default, struct sy_info *info)
 {
     d->n_layer = (int32_t)sy_jread_int(r, "num_hidden_layers", 1, 1024);
     d->d_model = (int32_t)sy_jread_int(r, "hidden_size", 1, 1 << 20);
     d->n_head = (int32_t)sy_jread_int(r, "num_attention_heads", 1, 4096);
     d->n_kv = (int32_t)sy_jread_int_or(r, "num_key_value_heads", d->n_head, 1, 4096);
-    /* A model whose layers all have experts may name no other width. */
-    bool experts_only = !sy_jread_has(r, "intermediate_size") && sy_jread_has(r, "moe_intermediate_size");
-    d->d_ff = (int32_t)sy_jread_int(r, experts_only ? "moe_intermediate_size" : "intermediate_size", 1, 1 << 22);
+    d->d_ff = open_width(r);
     d->n_vocab = (int32_t)sy_jread_int(r, "vocab_size", 1, 1 << 24);
     d->n_ctx = (int32_t)sy_jread_int_or(r, "max_position_embeddings", 2048, 1, 1 << 30);
     d->eps = (float)sy_jread_num_or(r, "rms_norm_eps", 1e-6, 0, 1);
@@ -165,10 +180,9 @@ static void open_factors(struct sy_jread *s, float *freq, int32_t d_rot)
     }
 }
 
-sy_status sy_rope_plain(struct sy_arena *a, struct sy_jread *r, int32_t d_head, double theta, struct sy_rope_dim *out)
+static sy_status plain_rope(struct sy_arena *a, struct sy_jread *r, int32_t d_head, int32_t d_rot, double theta,
+                            struct sy_rope_dim *out)
 {
-    int32_t d_rot = (int32_t)(d_head * sy_jread_num_or(r, "partial_rotary_factor", 1, 0, 1));
-    d_rot = (int32_t)sy_jread_int_or(r, "rotary_dim", d_rot, 2, d_head);
     if (d_rot < 2 || d_rot % 2)
         return sy_jread_refuse(r, SY_EFORMAT, "rope over %d of %d dims: expected an even number", d_rot, d_head);
     float *freq = sy_arena_array(a, (size_t)d_rot / 2, sizeof *freq);
@@ -177,6 +191,13 @@ sy_status sy_rope_plain(struct sy_arena *a, struct sy_jread *r, int32_t d_head, 
     for (int i = 0; i < d_rot / 2; i++) freq[i] = (float)(1.0 / pow(theta, 2.0 * i / d_rot));
     *out = (struct sy_rope_dim){.d_head = d_head, .d_rot = d_rot, .mscale = 1, .inv_freq = freq};
     return r->st;
+}
+
+sy_status sy_rope_plain(struct sy_arena *a, struct sy_jread *r, int32_t d_head, double theta, struct sy_rope_dim *out)
+{
+    int32_t d_rot = (int32_t)(d_head * sy_jread_num_or(r, "partial_rotary_factor", 1, 0, 1));
+    d_rot = (int32_t)sy_jread_int_or(r, "rotary_dim", d_rot, 2, d_head);
+    return plain_rope(a, r, d_head, d_rot, theta, out);
 }
 
 /* The keys of one kind of layer, of all, or NULL: the older dialect, beside the other keys. */
@@ -218,12 +239,30 @@ sy_status sy_rope_open_kind(struct sy_arena *a, struct sy_jread *r, const char *
         open_llama3(&s, freq, out->d_rot);
     } else if (!strcmp(type, "yarn")) {
         open_yarn(&s, theta, n_ctx, freq, out);
+    } else if (!strcmp(type, "proportional")) {
+        /* The rest of the head has the angle 0; the exponent's denominator is the whole head. */
+        double share = sy_jread_num_or(&s, "partial_rotary_factor", 1, 0, 1);
+        if (plain_rope(a, r, d_head, d_head, theta, out)) return r->st;
+        freq = (float *)(uintptr_t)out->inv_freq;
+        for (int i = (int)(share * d_head / 2); i < d_head / 2; i++) freq[i] = 0;
     } else if (!strcmp(type, "factors")) {
         open_factors(&s, freq, out->d_rot);
     } else if (strcmp(type, "default") != 0) {
         sy_jread_refuse(&s, SY_ENOSUP, "'rope_scaling': type '%s' is not supported", type);
     }
     return r->st = s.st;
+}
+
+sy_status sy_rope_open_two(struct sy_arena *a, struct sy_jread *r, int32_t d_head, struct sy_rope_dim *full,
+                           struct sy_rope_dim *local)
+{
+    if (sy_json_get(sy_json_get(r->obj, "rope_parameters"), "sliding_attention")) {
+        if (sy_rope_open_kind(a, r, "sliding_attention", d_head, local)) return r->st;
+    } else {
+        double theta = sy_jread_num_or(r, "rope_local_base_freq", 10000, 1, 1e12);
+        if (sy_rope_plain(a, r, d_head, theta, local)) return r->st;
+    }
+    return sy_rope_open_kind(a, r, "full_attention", d_head, full);
 }
 
 sy_status sy_rope_open(struct sy_arena *a, struct sy_jread *r, int32_t d_head, struct sy_rope_dim *out)
@@ -261,16 +300,23 @@ sy_val sy_build_attention(struct sy_graph *g, const struct sy_decoder *d, int l,
         q = sy_rope(g, q, *o->rope);
         k = sy_rope(g, k, *o->rope);
     }
+    if (o->qk_unit) {
+        q = sy_norm_unit(g, q, d->d_head, d->eps);
+        k = sy_norm_unit(g, k, d->d_head, d->eps);
+    }
+    if (o->temper) q = sy_temper(g, q, *o->temper);
     sy_val kv = sy_state(
         g, (struct sy_state_spec){.kind = SY_BLOCKS, .layer = l, .window = o->window, .elems = 2 * (int64_t)kv_dim});
-    sy_val a = sy_attend(g, q, k, v, kv,
-                         (struct sy_attn_dim){.n_head = d->n_head,
-                                              .n_kv = d->n_kv,
-                                              .d_key = d->d_head,
-                                              .d_val = d->d_head,
-                                              .window = o->window,
-                                              .scale = o->scale,
-                                              .softcap = o->softcap});
+    struct sy_attn_dim dim = {.n_head = d->n_head,
+                              .n_kv = d->n_kv,
+                              .d_key = d->d_head,
+                              .d_val = d->d_head,
+                              .window = o->window,
+                              .chunk = o->chunk,
+                              .scale = o->scale,
+                              .softcap = o->softcap};
+    sy_val sinks = o->sinks ? sy_weight(g, SY_BY_OUT, "model.layers.%d.self_attn.sinks", l, 1, d->n_head) : SY_NONE;
+    sy_val a = sy_attend_sinks(g, q, k, v, kv, sinks, dim);
     sy_val wo = sy_weight(g, SY_BY_IN, "model.layers.%d.self_attn.o_proj.weight", l, d->d_model, q_dim);
     sy_val bo =
         o->bias_out ? sy_weight(g, SY_WHOLE, "model.layers.%d.self_attn.o_proj.bias", l, 1, d->d_model) : SY_NONE;

@@ -41,6 +41,9 @@ struct sy_decoder {
     bool tied;
 };
 sy_status sy_decoder_open(struct sy_jread *, struct sy_decoder *, bool tied_default, struct sy_info *);
+/* Ropes of Gemma 3: a base of their own for layers that slide, "rope_local_base_freq" in older configs. */
+sy_status sy_rope_open_two(struct sy_arena *, struct sy_jread *, int32_t d_head, struct sy_rope_dim *full,
+                           struct sy_rope_dim *local);
 /* Rope of the config's rope_theta and rope_scaling (or rope_parameters): default, linear, llama3, yarn, factors. */
 sy_status sy_rope_open(struct sy_arena *, struct sy_jread *, int32_t d_head, struct sy_rope_dim *out);
 /* Of layers of one kind: newer configs keep a set of rope keys for each ("full_attention", "sliding_attention");
@@ -66,6 +69,10 @@ struct sy_block_opt {               /* what differs between decoders that are ot
     bool qk_norm;      /* per head, before rope */
     bool qk_norm_wide; /* over all heads, before rope */
     bool norm_plus_one;
+    bool qk_unit;                       /* norms of each head of q and k without weights, after rope */
+    bool sinks;                         /* a score without a value for each head */
+    int32_t chunk;                      /* keys of the same chunk of positions only; 0: all */
+    const struct sy_temper_dim *temper; /* of q; NULL: none */
 };
 /* x normed by a tensor of d_model, with the decoder's eps. */
 sy_val sy_build_norm(struct sy_graph *, const struct sy_decoder *, const char *name, int l, sy_val x);

@@ -26,8 +26,9 @@ struct sy_attend {
     const int32_t *table;       /* the sequence's block table */
     int32_t kv_head, n_group;
     int32_t n_q, pos0; /* positions pos0 .. pos0 + n_q - 1; the last one's own key is already written */
-    int32_t window;
+    int32_t window, chunk;
     float scale, softcap;
+    const float *sink; /* [n_group] a score without a value for each head; NULL: none */
     const float *q; /* row 0, first query head of the group; head g at q + g * d_key */
     int64_t ldq;
     float *out; /* the same for the output, heads d_val apart */

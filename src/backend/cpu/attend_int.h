@@ -86,8 +86,9 @@ static inline struct sy_span sy_span_cut(struct sy_span s, int32_t lo, int32_t h
 /* Keys that query q of the item sees. */
 static inline struct sy_span sy_attend_span(const struct sy_attend *a, int32_t q)
 {
-    int32_t pos = a->pos0 + q;
-    return (struct sy_span){a->window > 0 && pos >= a->window ? pos - a->window + 1 : 0, pos + 1};
+    int32_t pos = a->pos0 + q, lo = a->window > 0 && pos >= a->window ? pos - a->window + 1 : 0;
+    int32_t first = a->chunk > 0 ? pos - pos % a->chunk : 0;
+    return (struct sy_span){lo > first ? lo : first, pos + 1};
 }
 
 /* Row r of an item is query r / n_group, head r % n_group of the group. */

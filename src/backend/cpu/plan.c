@@ -29,6 +29,7 @@ struct plan {
     int *x_buf;
     uint32_t *x_node;
     int n_x, cap_x;
+    int32_t *state; /* by STATE node: index of its cache */
     int n_state;
     uint32_t now; /* the node being planned */
 };
@@ -209,17 +210,22 @@ static void plan_linear(struct plan *l, uint32_t id)
 static void plan_attend(struct plan *l, uint32_t id)
 {
     const struct sy_node *n = node_of(l, id);
-    struct op *w = push_op(l, REGION_ROWS, false, n);
-    w->run = cpu_row_kv_write;
-    reads(l, w, 1, n->in[1]);
-    reads(l, w, 2, n->in[2]);
-    w->kv = cpu_kv_dim(l->p->b, n, l->p->block_len);
-    w->state = l->n_state;
-    struct sy_kv_dim kv = w->kv;
+    struct sy_kv_dim kv = cpu_kv_dim(l->p->b, n, l->p->block_len);
+    int32_t *state = &l->state[n->in[3].id];
+    if (n->in[1].id) {
+        *state = l->n_state++;
+        struct op *w = push_op(l, REGION_ROWS, false, n);
+        w->run = cpu_row_kv_write;
+        reads(l, w, 1, n->in[1]);
+        reads(l, w, 2, n->in[2]);
+        w->kv = kv;
+        w->state = *state;
+    }
     struct op *o = push_op(l, REGION_ATTEND, false, n);
     reads(l, o, 0, n->in[0]);
     o->kv = kv;
-    o->state = l->n_state++;
+    o->state = *state;
+    if (n->in[4].id) o->vec = vector(l, n->in[4]);
     writes(l, o, id, 0);
 }
 
@@ -360,6 +366,7 @@ static void plan_row_op(struct plan *l, uint32_t id)
         return;
     case SY_OP_GLU:
     case SY_OP_ADD:
+    case SY_OP_MATCH:
     case SY_OP_MUL:
         o->by_column = node_of(l, n->in[1].id)->dim[1] != n->dim[1];
         if (is_row(node_of(l, n->in[1].id))) o->vec = vector(l, n->in[1]);
@@ -494,8 +501,9 @@ static sy_status plan_tables(struct plan *l, const struct sy_graph *g, struct sy
     l->n_use = sy_arena_array(scratch, n, sizeof *l->n_use);
     l->on_out = sy_arena_array(scratch, n, sizeof *l->on_out);
     l->fused = sy_arena_array(scratch, n, sizeof *l->fused);
+    l->state = sy_arena_array(scratch, n, sizeof *l->state);
     if (!copy || !p->value || !p->op || !p->region || !p->token || !l->x || !l->x_buf || !l->x_node || !l->buf ||
-        !l->n_use || !l->on_out || !l->fused)
+        !l->n_use || !l->on_out || !l->fused || !l->state)
         return out_of_memory(l);
     memcpy(copy, node, n * sizeof *copy);
     for (uint32_t i = 0; i < l->n_node; i++) {

@@ -1,4 +1,5 @@
 /* run.c - one step through a lowered graph: regions in order, each spread over the pool's threads. */
+#include <math.h>
 #include <string.h>
 
 #include "backend/cpu/cpu_int.h"
@@ -12,16 +13,37 @@ static void row_embed(const struct sy_program *p, const struct op *o, int64_t lo
 {
     const struct sy_tensor *t = o->w->table;
     for (int64_t r = lo; r < hi; r++) {
-        int64_t id = p->batch->field[SY_TOK][r];
+        int64_t id = p->batch->field[SY_TOK][r] < t->dim[0] ? p->batch->field[SY_TOK][r] : 0;
         t->format->dequant(sy_tensor_row_at(t, id, NULL), row_of(o->out, r), t->dim[1]);
+    }
+}
+
+/* The result, less the mean of each run of d. */
+static void centre(const struct op *o, int64_t d, int64_t lo, int64_t hi)
+{
+    for (int64_t r = lo; r < hi; r++) {
+        for (int64_t at = 0; at < o->node->dim[1]; at += d) {
+            const float *x = row_of(o->in[0], r) + at;
+            float *y = row_of(o->out, r) + at;
+            double sum = 0;
+            for (int64_t i = 0; i < d; i++) sum += x[i];
+            float mean = (float)(sum / (double)d);
+            for (int64_t i = 0; i < d; i++) y[i] = x[i] - mean;
+        }
     }
 }
 
 static void row_norm(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
 {
-    int64_t d = o->node->attr.norm.d;
-    vec(p)->norm(row_of(o->in[0], lo), o->in[0]->ld, o->vec, o->node->attr.norm.eps, hi - lo, o->node->dim[1] / d, d,
-                 row_of(o->out, lo), o->out->ld);
+    const struct sy_norm_dim *n = &o->node->attr.norm;
+    const float *x = row_of(o->in[0], lo);
+    int64_t ldx = o->in[0]->ld, group = o->node->dim[1] / n->d;
+    if (n->centred) {
+        centre(o, n->d, lo, hi);
+        x = row_of(o->out, lo);
+        ldx = o->out->ld;
+    }
+    vec(p)->norm(x, ldx, o->vec, n->eps, hi - lo, group, n->d, row_of(o->out, lo), o->out->ld);
 }
 
 static void row_rope(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
@@ -64,7 +86,7 @@ static void row_mul(const struct sy_program *p, const struct op *o, int64_t lo, 
     int64_t ldb;
     if (o->by_column) {
         for (int64_t r = lo; r < hi; r++)
-            vec(p)->scale(row_of(o->in[0], r), o->in[0]->ld, *row_of(o->in[1], r), 1, o->node->dim[1],
+            vec(p)->scale(row_of(o->in[0], r), o->in[0]->ld, o->vec ? *o->vec : *row_of(o->in[1], r), 1, o->node->dim[1],
                           row_of(o->out, r), o->out->ld);
         return;
     }
@@ -82,6 +104,50 @@ static void row_softcap(const struct sy_program *p, const struct op *o, int64_t 
 {
     vec(p)->softcap(row_of(o->in[0], lo), o->in[0]->ld, o->node->attr.c, hi - lo, o->node->dim[1], row_of(o->out, lo),
                     o->out->ld);
+}
+
+static void row_temper(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
+{
+    const struct sy_temper_dim *d = &o->node->attr.temper;
+    for (int64_t r = lo; r < hi; r++) {
+        double n = floor(((double)p->batch->field[SY_POS][r] + d->offset) / d->every);
+        vec(p)->scale(row_of(o->in[0], r), o->in[0]->ld, (float)(1 + d->beta * log1p(n)), 1, o->node->dim[1],
+                      row_of(o->out, r), o->out->ld);
+    }
+}
+
+static void row_sparsify(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
+{
+    int64_t d = o->node->dim[1];
+    (void)p;
+    for (int64_t r = lo; r < hi; r++) {
+        const float *x = row_of(o->in[0], r);
+        float *y = row_of(o->out, r);
+        double sum = 0, squares = 0;
+        for (int64_t i = 0; i < d; i++) sum += x[i];
+        double mean = sum / (double)d;
+        for (int64_t i = 0; i < d; i++) squares += (x[i] - mean) * (x[i] - mean);
+        float bound = (float)(mean + o->node->attr.c * sqrt(squares / (double)d));
+        for (int64_t i = 0; i < d; i++) y[i] = x[i] < bound ? 0 : x[i] - bound;
+    }
+}
+
+static double mean_square(const float *x, int64_t d)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < d; i++) sum += (double)x[i] * x[i];
+    return sum / (double)d;
+}
+
+static void row_match(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
+{
+    int64_t d = o->node->dim[1];
+    for (int64_t r = lo; r < hi; r++) {
+        double have = mean_square(row_of(o->in[0], r), d), want = mean_square(row_of(o->in[1], r), d);
+        if (have < o->node->attr.c) have = o->node->attr.c;
+        vec(p)->scale(row_of(o->in[0], r), o->in[0]->ld, (float)sqrt(want / have), 1, d, row_of(o->out, r),
+                      o->out->ld);
+    }
 }
 
 static void row_rows(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
@@ -110,6 +176,7 @@ void cpu_row_kv_write(const struct sy_program *p, const struct op *o, int64_t lo
 }
 
 const row_fn cpu_row_fns[SY_OP_COUNT] = {
+    [SY_OP_TEMPER] = row_temper, [SY_OP_SPARSIFY] = row_sparsify, [SY_OP_MATCH] = row_match,
     [SY_OP_EMBED] = row_embed, [SY_OP_NORM] = row_norm,       [SY_OP_ROPE] = row_rope,
     [SY_OP_ACT] = row_act,     [SY_OP_GLU] = row_glu,         [SY_OP_ADD] = row_add,
     [SY_OP_MUL] = row_mul,     [SY_OP_SCALE] = row_scale,     [SY_OP_ROUTE] = cpu_row_route,
@@ -194,6 +261,8 @@ static struct sy_attend attend_item(const struct sy_program *p, const struct op 
         .n_q = w->n_q,
         .pos0 = w->pos0,
         .window = a->window,
+        .chunk = a->chunk,
+        .sink = o->vec ? o->vec + (int64_t)kv_head * group : NULL,
         .scale = a->scale,
         .softcap = a->softcap,
         .q = row_of(o->in[0], w->q0) + (int64_t)kv_head * group * a->d_key,
@@ -289,8 +358,15 @@ static void run_rope_tables(void *ctx, int64_t item, int32_t thread)
     struct span *s = ctx;
     struct rope_table *t = &s->p->rope[item % s->p->n_rope];
     int64_t lo = item / s->p->n_rope * s->chunk, hi = lo + s->chunk < s->rows ? lo + s->chunk : s->rows;
-    vec(s->p)->rope_table(t->dim.inv_freq, t->dim.d_rot / 2, t->dim.mscale, s->p->batch->field[SY_POS] + lo, hi - lo,
-                          t->cs + lo * t->dim.d_rot);
+    const int32_t *pos = s->p->batch->field[SY_POS], *span = s->p->batch->field[SY_SPAN];
+    for (int64_t n; lo < hi; lo += n) { /* runs of tokens with the same frequencies */
+        bool far = t->dim.inv_freq_long && span[lo] > t->dim.n_short;
+        n = hi - lo;
+        for (int64_t i = 1; t->dim.inv_freq_long && i < n; i++)
+            if ((span[lo + i] > t->dim.n_short) != far) n = i;
+        vec(s->p)->rope_table(far ? t->dim.inv_freq_long : t->dim.inv_freq, t->dim.d_rot / 2, t->dim.mscale, pos + lo,
+                              n, t->cs + lo * t->dim.d_rot);
+    }
 }
 
 void cpu_run(struct sy_program *p)

@@ -279,13 +279,29 @@ struct pj_type pj_kv_type(const struct sy_node *attend_node, bool values, const 
     return PJ_TYPE(o->kv_elem, o->cache.n_block, o->cache.block_len, a->n_kv, values ? a->d_val : a->d_key);
 }
 
+/* Operands and attributes that only some models use and no lowering here handles. */
+static bool plain(const struct sy_node *node, const struct sy_node *n)
+{
+    switch (n->op) {
+    case SY_OP_NORM: return !n->attr.norm.centred;
+    case SY_OP_MUL: {
+        const struct sy_node *b = &node[n->in[1].id];
+        return b->op != SY_OP_WEIGHT || b->dim[1] == n->dim[1]; /* no single number */
+    }
+    case SY_OP_ROPE: return !n->attr.rope.inv_freq_long;
+    case SY_OP_ATTEND: return n->in[1].id && !n->in[4].id && n->attr.attn.chunk == 0;
+    default: return true;
+    }
+}
+
 sy_status pj_lower_check(const struct sy_graph *g, struct sy_err *err)
 {
     uint32_t n_node;
     const struct sy_node *node = sy_graph_nodes(g, &n_node);
     for (uint32_t i = 1; i < n_node; i++)
-        if (!lowerings[node[i].op])
-            return sy_fail(err, SY_ENOSUP, "the pjrt backend has no lowering of the op %s; use --backend cpu",
+        if (!lowerings[node[i].op] || !plain(node, &node[i]))
+            return sy_fail(err, SY_ENOSUP,
+                           "the pjrt backend has no lowering of the op %s as this model uses it; use --backend cpu",
                            sy_op_name(node[i].op));
     return SY_OK;
 }

@@ -394,7 +394,14 @@ static void merge(const struct sy_attend *a)
             max = both;
         }
         if (max == -__builtin_inff() && total == 0) memset(out, 0, (size_t)d_val * sizeof *out);
-        VF share = v_set(1 / total);
+        float old = 1;
+        if (a->sink) {
+            float sink = a->sink[r % a->n_group] * LOG2E, both = sink > max ? sink : max;
+            VF less = v_exp2(v_set(max - both)), more = v_exp2(v_set(sink - both));
+            old = less[0];
+            total = total * old + more[0];
+        }
+        VF share = v_set(old / total);
         for (int32_t d = 0, n; d < d_val; d += n) {
             n = d_val - d < LANES ? d_val - d : LANES;
             v_store_n(out + d, v_load_n(out + d, n) * share, n);

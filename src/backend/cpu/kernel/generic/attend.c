@@ -205,7 +205,13 @@ static void merge(const struct sy_attend *a)
             total = total * old + sum[d_val + 1] * add;
             max = both;
         }
-        for (int32_t d = 0; d < d_val; d++) out[d] /= total;
+        float old = 1;
+        if (a->sink) {
+            float sink = a->sink[r % a->n_group] * LOG2E, both = sink > max ? sink : max;
+            old = exp2f(max - both);
+            total = total * old + exp2f(sink - both);
+        }
+        for (int32_t d = 0; d < d_val; d++) out[d] = out[d] * old / total;
     }
 }
 
