@@ -103,7 +103,6 @@ struct sy_engine {
     int64_t block_bytes;
     struct kv_window kv_window[8];
     int32_t n_kv_window;
-    int32_t n_ctx_short; /* a longer prompt has other ropes: see SY_SPAN; 0: all are alike */
     int32_t *swap_free, n_swap_free, n_swap_slot;
     int32_t n_wait;       /* sequences */
     struct seq *wait;     /* by (priority, id) */
@@ -129,6 +128,7 @@ struct sy_engine {
     uint64_t now; /* at the start of the step */
     struct sy_engine_stats stats;
     FILE *trace;
+    int32_t n_ctx_short; /* a longer prompt has other ropes: see SY_SPAN; 0: all are alike */
 };
 
 /* Where the prefix cache may look: keys of a prompt that is long for the model's rope are not those of a short one. */

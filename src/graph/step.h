@@ -12,14 +12,14 @@ struct sy_shape {
 #define SY_FIELDS(X)                                                                                                 \
     X(TOK, "[tok] token id")                                                                                         \
     X(POS, "[tok] position in its sequence, from 0")                                                                 \
-    X(SPAN, "[tok] tokens of its prompt, or position + 1 where that is more: a rope may go by it")                    \
     X(ROW, "[tok] KV row to write: block * block_len + offset in the block")                                         \
     X(START, "[seq+1] first token of each sequence (ragged)")                                                        \
     X(CTX, "[seq] context length once the step has run")                                                             \
     X(BLOCK_TABLE, "[seq*block] block of each block_len positions")                                                  \
     X(SLOT_RD, "[seq] recurrent slot read")                                                                          \
     X(SLOT_WR, "[seq] recurrent slot written; differs when a snapshot is restored or taken")                         \
-    X(OUT, "[out] rows of TOK whose logits are wanted")
+    X(OUT, "[out] rows of TOK whose logits are wanted")                                                              \
+    X(SPAN, "[tok] tokens of its prompt, or position + 1 where that is more: a rope may go by it")
 enum sy_field {
 #define X(name, doc) SY_##name,
     SY_FIELDS(X)

@@ -592,6 +592,66 @@ static void test_no_memory(void **state)
 }
 
 /* Every model folder of the golden data: a decoder's tensors are there, all of them readable. */
+/* ---- experts of a layer in one tensor ------------------------------------------------------------------- */
+
+static const char stacked[] = "{\"model.layers.0.mlp.experts.gate_up_proj\": {\"dtype\": \"F16\", \"shape\": [2, S], "
+                              "\"data_offsets\": [0, 48]},"
+                              "\"model.layers.0.mlp.experts.gate_up_proj_bias\": {\"dtype\": \"F16\", \"shape\": [2, 4], "
+                              "\"data_offsets\": [48, 64]}}";
+
+/* 16-bit words 0, 1, 2, ... as stored: which of them is element `col` of row `row` of the part. */
+static int word_of(const struct sy_checkpoint *c, const char *name, int64_t row, int64_t col)
+{
+    const struct sy_tensor *t = sy_checkpoint_find(c, name);
+    unsigned char scratch[64];
+    if (!t) fail_msg("no '%s'", name);
+    const unsigned char *at = sy_tensor_row_at(t, row, scratch) + 2 * col;
+    return at[0] / 2;
+}
+
+static struct sy_checkpoint *open_stacked(struct sy_buf *b, const char *class, const char *shape, sy_status want)
+{
+    char conf[128], head[512];
+    const char *mark = strchr(stacked, 'S');
+    snprintf(conf, sizeof conf, "{\"architectures\": [\"%s\"], \"model_type\": \"x\"}", class);
+    snprintf(head, sizeof head, "%.*s%s%s", (int)(mark - stacked), stacked, shape, mark + 1);
+    struct sy_bytes f = make(b, head, 0, 64);
+    struct sy_checkpoint *c = NULL;
+    struct sy_err err = {0};
+    if (open_with(sy_env_default(), conf, &f, &c, &err) != want) fail_msg("%s", err.msg);
+    return c;
+}
+
+static void test_stacked(void **state)
+{
+    (void)state;
+    struct sy_buf b;
+    sy_buf_init(&b, sy_env_default(), 0);
+    /* [2 experts, 4 rows of gate and up, 3]: halves */
+    struct sy_checkpoint *c = open_stacked(&b, "Qwen3MoeForCausalLM", "4, 3", SY_OK);
+    assert_int_equal(sy_checkpoint_count(c), 8);
+    const struct sy_tensor *t = sy_checkpoint_find(c, "model.layers.0.mlp.experts.1.up_proj.weight");
+    assert_true(t && t->n_dim == 2 && t->dim[0] == 2 && t->dim[1] == 3 && t->n_bytes == 12);
+    assert_int_equal(word_of(c, t->name, 1, 2), 12 + 3 * 3 + 2);
+    assert_int_equal(word_of(c, "model.layers.0.mlp.experts.0.gate_proj.weight", 1, 0), 3);
+    assert_int_equal(word_of(c, "model.layers.0.mlp.experts.1.up_proj.bias", 0, 1), 24 + 4 + 2 + 1);
+    sy_checkpoint_free(c);
+    /* [2, 3, 4]: transposed, halves */
+    c = open_stacked(&b, "Llama4ForCausalLM", "3, 4", SY_OK);
+    assert_int_equal(word_of(c, "model.layers.0.mlp.experts.1.up_proj.weight", 1, 2), 12 + 2 * 4 + 2 + 1);
+    assert_int_equal(word_of(c, "model.layers.0.mlp.experts.0.gate_proj.weight", 0, 1), 4);
+    sy_checkpoint_free(c);
+    /* transposed, gate and up in turn */
+    c = open_stacked(&b, "GptOssForCausalLM", "3, 4", SY_OK);
+    assert_int_equal(word_of(c, "model.layers.0.mlp.experts.1.up_proj.weight", 1, 2), 12 + 2 * 4 + 2 * 1 + 1);
+    assert_int_equal(word_of(c, "model.layers.0.mlp.experts.0.gate_proj.weight", 1, 1), 4 + 2);
+    assert_int_equal(word_of(c, "model.layers.0.mlp.experts.1.up_proj.bias", 0, 1), 24 + 4 + 2 + 1);
+    assert_int_equal(word_of(c, "model.layers.0.mlp.experts.0.gate_proj.bias", 0, 1), 24 + 2);
+    sy_checkpoint_free(c);
+    assert_null(open_stacked(&b, "Qwen3MoeForCausalLM", "3, 4", SY_ESHAPE)); /* rows that have no halves */
+    sy_buf_release(&b);
+}
+
 static void test_golden(void **state)
 {
     (void)state;
@@ -627,6 +687,7 @@ int main(void)
         cmocka_unit_test(test_every_byte), cmocka_unit_test(test_config),    cmocka_unit_test(test_composite),
         cmocka_unit_test(test_folder),     cmocka_unit_test(test_index),     cmocka_unit_test(test_outside),
         cmocka_unit_test(test_hub_cache),  cmocka_unit_test(test_no_memory), cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_stacked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,6 +75,14 @@ static void bad_configs_are_refused_by_key(void **state)
     refused("llama", "\"head_dim\": 16", "\"head_dim\": 15", SY_EFORMAT, "rope");
     refused("llama", "\"architectures\"", "\"architecture\"", SY_EFORMAT, "'architectures'");
     refused("gemma3", "\"sliding_window\": 16", "\"sliding_window\": 0", SY_EFORMAT, "'sliding_window'");
+    refused("gpt_oss", "\"silu\"", "\"gelu\"", SY_ENOSUP, "'hidden_act'");
+    refused("gpt_oss", "\"full_attention\"", "\"sparse_attention\"", SY_ENOSUP, "'sparse_attention'");
+    refused("mixtral", "\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 9", SY_EFORMAT,
+            "'num_experts_per_tok'");
+    refused("phi3", "\"longrope\"", "\"longestrope\"", SY_ENOSUP, "'longestrope'");
+    refused("phi3", "1.77", "-1.77", SY_EFORMAT, "'short_factor'");
+    refused("gemma3n", "\"num_kv_shared_layers\": 3", "\"num_kv_shared_layers\": 5", SY_EFORMAT,
+            "'num_kv_shared_layers'");
     refused("smollm3", "\"use_sliding_window\": false", "\"use_sliding_window\": true", SY_ENOSUP,
             "'use_sliding_window'");
 }
@@ -182,6 +190,32 @@ static void joined_names_come_apart(void **state)
     assert_false(sy_weight_part("a.{q,k,v}_proj.w", 3, buf, sizeof buf));
     assert_true(sy_weight_part("plain", 0, buf, sizeof buf));
     assert_false(sy_weight_part("plain", 1, buf, sizeof buf));
+    assert_true(sy_weight_part("e.{0..3}.{a,b}.w", 5, buf, sizeof buf));
+    assert_string_equal(buf, "e.2.b.w");
+    assert_false(sy_weight_part("e.{0..3}.{a,b}.w", 8, buf, sizeof buf));
+    assert_true(sy_weight_part("e.{0..11}.w", 11, buf, sizeof buf));
+    assert_string_equal(buf, "e.11.w");
+    assert_false(sy_weight_part("e.{0..11}.w", 12, buf, sizeof buf));
+}
+
+static void experts_cost_what_is_chosen(void **state)
+{
+    (void)state;
+    char *text = read_config("mixtral"); /* 2 of 8 experts of 48, width 64 */
+    struct sy_graph *g = build(text);
+    uint32_t n, id = 1;
+    const struct sy_node *node = sy_graph_nodes(g, &n);
+    while (id < n && node[id].op != SY_OP_EXPERTS) id++;
+    assert_true(id < n);
+    struct sy_load load = {.tok = 1, .out = 1, .weight_bytes = one_byte};
+    struct sy_cost c = sy_node_cost(g, id, &load);
+    double each = 3. * 48 * 64;
+    assert_true(fabs(c.b_weight - 2 * each) < 1e-6 * each);
+    assert_true(c.flops >= 2 * 2 * each && c.flops < 2.2 * 2 * each);
+    load.tok = 1000; /* then every expert is somebody's choice */
+    assert_true(fabs(sy_node_cost(g, id, &load).b_weight - 8 * each) < 1e-6 * each);
+    sy_graph_free(g);
+    sy_delete(sy_env_default(), text);
 }
 
 static void wrong_graphs_are_refused(void **state)
@@ -206,7 +240,7 @@ int main(void)
         cmocka_unit_test(graphs_hold_what_the_config_says),
         cmocka_unit_test(windows_and_missing_ropes_follow_the_config),
         cmocka_unit_test(cost_counts_every_weight_once),
-        cmocka_unit_test(joined_names_come_apart),
+        cmocka_unit_test(joined_names_come_apart), cmocka_unit_test(experts_cost_what_is_chosen),
         cmocka_unit_test(wrong_graphs_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
