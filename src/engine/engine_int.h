@@ -131,7 +131,8 @@ struct sy_engine {
     int32_t n_ctx_short; /* a longer prompt has other ropes: see SY_SPAN; 0: all are alike */
 };
 
-/* Where the prefix cache may look: keys of a prompt that is long for the model's rope are not those of a short one. */
+/* Where the prefix cache may look: keys of a prompt that is long for the model's rope are not those of a short one.
+ */
 static inline uint64_t seq_domain(const struct sy_engine *e, const struct seq *s)
 {
     bool far = e->n_ctx_short > 0 && s->of->n_prompt > e->n_ctx_short;

@@ -20,7 +20,7 @@ typedef struct {
     X(WEIGHT, "a named tensor")                                                                                      \
     X(CONST, "a row of numbers of the model's hyper-parameters")                                                     \
     X(STATE, "blocks or slots")                                                                                      \
-    X(EMBED, "rows of a table by token id; ids beyond it: row 0")                                                                         \
+    X(EMBED, "rows of a table by token id; ids beyond it: row 0")                                                    \
     X(LINEAR, "x w^T (+ b), accumulated in f32")                                                                     \
     X(NORM, "root mean square norm over runs of d, the mean taken off before if so said, times w if any")            \
     X(ROPE, "rotates pairs of the first d_rot dims of each head by position")                                        \
@@ -64,8 +64,8 @@ struct sy_attn_dim {
     int32_t chunk;        /* only keys of the same run of chunk positions are seen; 0: no such bound */
 };
 /* Angle of pair i at position p is p * inv_freq[i]; cos and sin are multiplied by mscale. Pairs are (i, i + d_rot/2),
- * or (2i, 2i+1) when interleaved. RoFormer: Su et al., arXiv:2104.09864. inv_freq_long, unless NULL, takes the place of
- * inv_freq for tokens whose SPAN is above n_short (LongRoPE, arXiv:2402.13753). */
+ * or (2i, 2i+1) when interleaved. RoFormer: Su et al., arXiv:2104.09864. inv_freq_long, unless NULL, takes the place
+ * of inv_freq for tokens whose SPAN is above n_short (LongRoPE, arXiv:2402.13753). */
 struct sy_rope_dim {
     int32_t d_head, d_rot;
     bool interleaved;
@@ -224,7 +224,7 @@ bool sy_weight_part(const char *name, int i, char *buf, size_t n_buf);
 sy_val sy_embed(struct sy_graph *, sy_val table, sy_val ids);
 sy_val sy_linear(struct sy_graph *, sy_val x, sy_val w, sy_val bias_or_none);
 sy_val sy_norm(struct sy_graph *, sy_val x, sy_val w, float eps);
-sy_val sy_norm_unit(struct sy_graph *, sy_val x, int32_t d, float eps); /* w = 1 */
+sy_val sy_norm_unit(struct sy_graph *, sy_val x, int32_t d, float eps);   /* w = 1 */
 sy_val sy_norm_centred(struct sy_graph *, sy_val x, sy_val w, float eps); /* "layer norm" */
 sy_val sy_temper(struct sy_graph *, sy_val x, struct sy_temper_dim);
 sy_val sy_sparsify(struct sy_graph *, sy_val x, float c);

@@ -1,5 +1,5 @@
-/* Command R7B and A (transformers: Cohere2ForCausalLM): attention and MLP beside each other on one normed input, norms that
- * take the mean off, rope (on pairs of neighbours) only where a layer slides. */
+/* Command R7B and A (transformers: Cohere2ForCausalLM): attention and MLP beside each other on one normed input,
+ * norms that take the mean off, rope (on pairs of neighbours) only where a layer slides. */
 #include <math.h>
 
 #include "model/model.h"

@@ -131,8 +131,8 @@ static void layer(struct sy_graph *g, const struct gemma3n *m, int l, sy_val *s,
     correct(g, m, l, pred, sy_add(g, n, x), s);
     sy_val first = s[m->active];
     if (m->scaled)
-        first = sy_mul(g, first,
-                       sy_weight(g, SY_WHOLE, "model.layers.%d.altup.correct_output_scale", l, 1, d->d_model));
+        first =
+            sy_mul(g, first, sy_weight(g, SY_WHOLE, "model.layers.%d.altup.correct_output_scale", l, 1, d->d_model));
     first = sy_gemma_ple_layer(g, &m->m, l, first, ple);
     for (int32_t i = 1; i < m->n_stream; i++) s[i] = sy_add(g, s[i], first);
 }

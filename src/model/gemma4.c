@@ -1,6 +1,6 @@
-/* Gemma 4, text (transformers: Gemma4ForCausalLM): Gemma's four norms a layer (plain w), larger heads and partial rope
- * on layers that see everything, per-layer embeddings and shared keys in the small models, experts beside the MLP in the
- * sparse one. */
+/* Gemma 4, text (transformers: Gemma4ForCausalLM): Gemma's four norms a layer (plain w), larger heads and partial
+ * rope on layers that see everything, per-layer embeddings and shared keys in the small models, experts beside the
+ * MLP in the sparse one. */
 #include <math.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* gpt-oss (transformers: GptOssForCausalLM; arXiv:2508.10925): sinks, every other layer slides, biases everywhere; experts
- * whose gate and up are bounded, weighted by the softmax of the chosen logits. */
+/* gpt-oss (transformers: GptOssForCausalLM; arXiv:2508.10925): sinks, every other layer slides, biases everywhere;
+ * experts whose gate and up are bounded, weighted by the softmax of the chosen logits. */
 #include <math.h>
 
 #include "model/model.h"
@@ -42,11 +42,8 @@ static sy_val build(struct sy_graph *g, const void *hp)
 {
     const struct gpt_oss *m = hp;
     const struct sy_decoder *d = &m->d;
-    struct sy_block_opt o = {.rope = &m->rope,
-                             .scale = 1 / sqrtf((float)d->d_head),
-                             .bias = m->bias,
-                             .bias_out = m->bias,
-                             .sinks = true};
+    struct sy_block_opt o = {
+        .rope = &m->rope, .scale = 1 / sqrtf((float)d->d_head), .bias = m->bias, .bias_out = m->bias, .sinks = true};
     sy_val x = sy_build_embed(g, d);
     for (int l = 0; l < d->n_layer; l++) {
         o.window = m->full[l] ? 0 : m->window;

@@ -1,6 +1,6 @@
 /* Llama 4, text (transformers: Llama4ForCausalLM): most layers see a chunk of positions and have rope on pairs of
- * neighbours, then norms of q and k without weights; the others see everything, have no rope, and queries that grow with
- * the position. One expert a token, its input weighted, beside one that all share. */
+ * neighbours, then norms of q and k without weights; the others see everything, have no rope, and queries that grow
+ * with the position. One expert a token, its input weighted, beside one that all share. */
 #include <math.h>
 
 #include "model/model.h"

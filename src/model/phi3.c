@@ -1,5 +1,5 @@
-/* Phi-3 and 4 (transformers: Phi3ForCausalLM; arXiv:2404.14219): Llama with q, k, v in one tensor, gate and up in another;
- * rope by one of two sets of factors, for short and for long prompts (LongRoPE, arXiv:2402.13753). */
+/* Phi-3 and 4 (transformers: Phi3ForCausalLM; arXiv:2404.14219): Llama with q, k, v in one tensor, gate and up in
+ * another; rope by one of two sets of factors, for short and for long prompts (LongRoPE, arXiv:2402.13753). */
 #include <math.h>
 #include <string.h>
 

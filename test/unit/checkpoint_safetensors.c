@@ -594,10 +594,11 @@ static void test_no_memory(void **state)
 /* Every model folder of the golden data: a decoder's tensors are there, all of them readable. */
 /* ---- experts of a layer in one tensor ------------------------------------------------------------------- */
 
-static const char stacked[] = "{\"model.layers.0.mlp.experts.gate_up_proj\": {\"dtype\": \"F16\", \"shape\": [2, S], "
-                              "\"data_offsets\": [0, 48]},"
-                              "\"model.layers.0.mlp.experts.gate_up_proj_bias\": {\"dtype\": \"F16\", \"shape\": [2, 4], "
-                              "\"data_offsets\": [48, 64]}}";
+static const char stacked[] =
+    "{\"model.layers.0.mlp.experts.gate_up_proj\": {\"dtype\": \"F16\", \"shape\": [2, S], "
+    "\"data_offsets\": [0, 48]},"
+    "\"model.layers.0.mlp.experts.gate_up_proj_bias\": {\"dtype\": \"F16\", \"shape\": [2, 4], "
+    "\"data_offsets\": [48, 64]}}";
 
 /* 16-bit words 0, 1, 2, ... as stored: which of them is element `col` of row `row` of the part. */
 static int word_of(const struct sy_checkpoint *c, const char *name, int64_t row, int64_t col)

@@ -161,10 +161,10 @@ static void check_model(const char *model, enum sy_compute compute, enum sy_kv_d
     same(model, "tokens are guessed, together with others, from the cache", alone, other);
 }
 
-static const char *const float_models[] = {"test/golden/models/llama", "test/golden/models/mistral",
-                                           "test/golden/models/gemma3", "test/golden/models/qwen2",
+static const char *const float_models[] = {"test/golden/models/llama",   "test/golden/models/mistral",
+                                           "test/golden/models/gemma3",  "test/golden/models/qwen2",
                                            "test/golden/models/mixtral", "test/golden/models/gpt_oss",
-                                           "test/golden/models/phi3", "test/golden/models/gemma3n"};
+                                           "test/golden/models/phi3",    "test/golden/models/gemma3n"};
 static const char *const hybrid_models[] = {"test/golden/models/lfm2",       "test/golden/models/mamba2",
                                             "test/golden/models/falcon_h1",  "test/golden/models/qwen3_5",
                                             "test/golden/models/nemotron_h", "test/golden/models/minimax"};

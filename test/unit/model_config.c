@@ -240,7 +240,8 @@ int main(void)
         cmocka_unit_test(graphs_hold_what_the_config_says),
         cmocka_unit_test(windows_and_missing_ropes_follow_the_config),
         cmocka_unit_test(cost_counts_every_weight_once),
-        cmocka_unit_test(joined_names_come_apart), cmocka_unit_test(experts_cost_what_is_chosen),
+        cmocka_unit_test(joined_names_come_apart),
+        cmocka_unit_test(experts_cost_what_is_chosen),
         cmocka_unit_test(wrong_graphs_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -29,7 +29,7 @@ struct sy_attend {
     int32_t window, chunk;
     float scale, softcap;
     const float *sink; /* [n_group] a score without a value for each head; NULL: none */
-    const float *q; /* row 0, first query head of the group; head g at q + g * d_key */
+    const float *q;    /* row 0, first query head of the group; head g at q + g * d_key */
     int64_t ldq;
     float *out; /* the same for the output, heads d_val apart */
     int64_t ldo;

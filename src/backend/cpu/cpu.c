@@ -369,7 +369,7 @@ static sy_status allocate_kv_cache(struct sy_backend *b, const struct sy_graph *
     int64_t bytes = 0;
     for (uint32_t i = 1; i < n_node; i++) {
         if (node[i].op != SY_OP_ATTEND || !node[i].in[1].id) continue; /* without keys: reads another's */
-        sy_assert(c->n_layer < (int)SY_COUNT(c->layer_bytes)); /* models have at most 1,024 layers */
+        sy_assert(c->n_layer < (int)SY_COUNT(c->layer_bytes));         /* models have at most 1,024 layers */
         int64_t each = cpu_kv_dim(b, &node[i], dim.block_len).block_bytes;
         c->layer_bytes[c->n_layer] = bytes;
         c->block_bytes[c->n_layer++] = each;

@@ -79,8 +79,7 @@ static void route_row(const struct sy_route_dim *d, const float *logits, const f
     scores(d->score, logits, d->n_expert, score);
     /* Without a bias the order of scores is that of the logits, which rounding does not make equal. */
     bool by_logit = !bias && d->n_group <= 1;
-    for (int32_t i = 0; i < d->n_expert; i++)
-        choice[i] = bias ? score[i] + bias[i] : by_logit ? logits[i] : score[i];
+    for (int32_t i = 0; i < d->n_expert; i++) choice[i] = bias ? score[i] + bias[i] : by_logit ? logits[i] : score[i];
     if (d->n_group > 1) keep_groups(d, choice, taken);
     float sum = d->eps;
     for (int32_t k = 0; k < d->n_used; k++) {

@@ -86,8 +86,8 @@ static void row_mul(const struct sy_program *p, const struct op *o, int64_t lo, 
     int64_t ldb;
     if (o->by_column) {
         for (int64_t r = lo; r < hi; r++)
-            vec(p)->scale(row_of(o->in[0], r), o->in[0]->ld, o->vec ? *o->vec : *row_of(o->in[1], r), 1, o->node->dim[1],
-                          row_of(o->out, r), o->out->ld);
+            vec(p)->scale(row_of(o->in[0], r), o->in[0]->ld, o->vec ? *o->vec : *row_of(o->in[1], r), 1,
+                          o->node->dim[1], row_of(o->out, r), o->out->ld);
         return;
     }
     const float *b = second(o, lo, &ldb);
@@ -177,10 +177,10 @@ void cpu_row_kv_write(const struct sy_program *p, const struct op *o, int64_t lo
 
 const row_fn cpu_row_fns[SY_OP_COUNT] = {
     [SY_OP_TEMPER] = row_temper, [SY_OP_SPARSIFY] = row_sparsify, [SY_OP_MATCH] = row_match,
-    [SY_OP_EMBED] = row_embed, [SY_OP_NORM] = row_norm,       [SY_OP_ROPE] = row_rope,
-    [SY_OP_ACT] = row_act,     [SY_OP_GLU] = row_glu,         [SY_OP_ADD] = row_add,
-    [SY_OP_MUL] = row_mul,     [SY_OP_SCALE] = row_scale,     [SY_OP_ROUTE] = cpu_row_route,
-    [SY_OP_ROWS] = row_rows,   [SY_OP_SOFTCAP] = row_softcap, [SY_OP_SAMPLE] = row_sample,
+    [SY_OP_EMBED] = row_embed,   [SY_OP_NORM] = row_norm,         [SY_OP_ROPE] = row_rope,
+    [SY_OP_ACT] = row_act,       [SY_OP_GLU] = row_glu,           [SY_OP_ADD] = row_add,
+    [SY_OP_MUL] = row_mul,       [SY_OP_SCALE] = row_scale,       [SY_OP_ROUTE] = cpu_row_route,
+    [SY_OP_ROWS] = row_rows,     [SY_OP_SOFTCAP] = row_softcap,   [SY_OP_SAMPLE] = row_sample,
 };
 
 /* ---- regions ------------------------------------------------------------------------------------------------------

@@ -41,8 +41,8 @@ static sy_val own_qkv(struct sy_graph *g, const struct sy_gemma *m, int l, sy_va
 {
     bool k_is_v = m->k_is_v && m->full[l];
     int32_t q_dim = m->d.n_head * h->d, kv_dim = h->n_kv * h->d, all = q_dim + (k_is_v ? 1 : 2) * kv_dim;
-    const char *name = k_is_v ? "model.layers.%d.self_attn.{q,k}_proj.weight"
-                              : "model.layers.%d.self_attn.{q,k,v}_proj.weight";
+    const char *name =
+        k_is_v ? "model.layers.%d.self_attn.{q,k}_proj.weight" : "model.layers.%d.self_attn.{q,k,v}_proj.weight";
     sy_val qkv = sy_linear(g, x, sy_weight(g, SY_BY_OUT, name, l, all, m->d.d_model), SY_NONE);
     *k = sy_part(g, qkv, q_dim, q_dim + kv_dim);
     *v = sy_norm_unit(g, k_is_v ? *k : sy_part(g, qkv, q_dim + kv_dim, all), h->d, m->d.eps);
@@ -61,17 +61,16 @@ sy_val sy_gemma_attention(struct sy_graph *g, const struct sy_gemma *m, int l, s
     sy_val q, k = SY_NONE, v = SY_NONE;
     if (m->owner[l] == l) {
         q = own_qkv(g, m, l, x, &h, &k, &v);
-        state[l] = sy_state(g, (struct sy_state_spec){.kind = SY_BLOCKS,
-                                                      .layer = l,
-                                                      .window = window,
-                                                      .elems = 2 * (int64_t)h.n_kv * h.d});
+        state[l] =
+            sy_state(g, (struct sy_state_spec){
+                            .kind = SY_BLOCKS, .layer = l, .window = window, .elems = 2 * (int64_t)h.n_kv * h.d});
     } else {
         sy_val w = sy_weight(g, SY_BY_OUT, "model.layers.%d.self_attn.q_proj.weight", l, q_dim, m->d.d_model);
         q = sy_linear(g, x, w, SY_NONE);
     }
     q = sy_rope(g, head_norm(g, m, "model.layers.%d.self_attn.q_norm.weight", l, h.d, q), *h.rope);
-    struct sy_attn_dim dim = {.n_head = m->d.n_head, .n_kv = h.n_kv, .d_key = h.d, .d_val = h.d, .window = window,
-                              .scale = 1};
+    struct sy_attn_dim dim = {
+        .n_head = m->d.n_head, .n_kv = h.n_kv, .d_key = h.d, .d_val = h.d, .window = window, .scale = 1};
     sy_val a = sy_attend(g, q, k, v, state[m->owner[l]], dim);
     sy_val wo = sy_weight(g, SY_BY_IN, "model.layers.%d.self_attn.o_proj.weight", l, m->d.d_model, q_dim);
     return sy_linear(g, a, wo, SY_NONE);
