@@ -1,0 +1,205 @@
+/* Graphs as programs, without a plugin: the same text every time, nothing lost when memory runs out, shares of ranks;
+ * and the reader of a compiler's estimates on programs made by hand. */
+#include "checkpoint_util.h"
+
+#include "backend/pjrt/aot.h"
+#include "base/file.h"
+#include "graph/shard.h"
+#include "model/model.h"
+
+static const char *const fixtures[] = {"llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma3"};
+static const struct sy_shape decode = {4, 4, 8, 4}, mixed = {64, 4, 8, 8};
+
+static void open_model(const char *name, struct sy_model *m)
+{
+    char path[200], *text;
+    size_t n;
+    struct sy_json *j;
+    snprintf(path, sizeof path, "test/golden/models/%s/config.json", name);
+    assert_int_equal(sy_file_read(sy_env_default(), path, 1 << 20, &text, &n, NULL), SY_OK);
+    assert_int_equal(sy_json_parse(sy_env_default(), text, n, true, &j, NULL), SY_OK);
+    assert_int_equal(sy_model_open(sy_env_default(), j, path, m, NULL), SY_OK);
+    sy_json_free(j);
+    sy_delete(sy_env_default(), text);
+}
+
+static struct sy_aot_opt options(const char *format, int32_t n_rank)
+{
+    return (struct sy_aot_opt){.compute = SY_COMPUTE_BF16,
+                               .kv_dtype = SY_KV_BF16,
+                               .assume = sy_quant_by_name(format),
+                               .cache = {32, 33, 1},
+                               .n_rank = n_rank};
+}
+
+static sy_status lower(const struct sy_env *env, const struct sy_model *m, struct sy_shape shape,
+                       const struct sy_aot_opt *opt, struct sy_aot_program *p, struct sy_err *err)
+{
+    struct sy_graph *whole = NULL, *g = NULL;
+    sy_status st = sy_model_build(env, m, shape, &whole, err);
+    if (!st) st = sy_graph_shard(env, whole, opt->n_rank, &g, err);
+    if (!st) st = sy_aot_lower(env, g, NULL, opt, p, err);
+    sy_graph_free(whole);
+    sy_graph_free(g);
+    return st;
+}
+
+static bool says(const struct sy_buf *b, const char *text) { return memmem(b->at, b->len, text, strlen(text)); }
+
+static void test_text(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SY_COUNT(fixtures); i++)
+        for (int k = 0; k < 4; k++) {
+            struct sy_model m;
+            struct sy_aot_program a, b;
+            struct sy_aot_opt opt = options(k & 1 ? "q4_0" : "bf16", 1);
+            open_model(fixtures[i], &m);
+            assert_int_equal(lower(sy_env_default(), &m, k & 2 ? mixed : decode, &opt, &a, NULL), SY_OK);
+            assert_int_equal(lower(sy_env_default(), &m, k & 2 ? mixed : decode, &opt, &b, NULL), SY_OK);
+            assert_int_equal(a.text.len, b.text.len);
+            assert_memory_equal(a.text.at, b.text.at, a.text.len);
+            assert_true(says(&a.text, "tf.aliasing_output = 0 : i32") && !says(&a.text, "all_reduce"));
+            assert_int_equal(says(&a.text, "xi4>"), k & 1);             /* quantised weights stay so */
+            assert_int_equal(says(&a.text, "stablehlo.while"), k >> 1); /* decoding at one run of keys has no loop */
+            sy_aot_program_release(&a);
+            sy_aot_program_release(&b);
+            sy_model_release(&m);
+        }
+}
+
+/* Ranks together hold every row once, or a KV head as often as ranks share it. */
+static void test_shares(void **state)
+{
+    (void)state;
+    for (int32_t n = 1; n <= 16; n *= 2)
+        for (int64_t heads = 1; heads <= 16; heads *= 2) {
+            int64_t rows = heads * 16, each = sy_shard_rows(rows, n, 16), held[256] = {0};
+            for (int32_t r = 0; r < n; r++)
+                for (int64_t i = 0; i < each; i++) held[sy_shard_first(rows, n, 16, r) + i]++;
+            for (int64_t i = 0; i < rows; i++) assert_int_equal(held[i], heads >= n ? 1 : n / heads);
+        }
+    struct sy_model m;
+    struct sy_aot_program one, eight;
+    struct sy_aot_opt opt = options("bf16", 1);
+    open_model("llama", &m);
+    assert_int_equal(lower(sy_env_default(), &m, decode, &opt, &one, NULL), SY_OK);
+    opt.n_rank = 8;
+    assert_int_equal(lower(sy_env_default(), &m, decode, &opt, &eight, NULL), SY_OK);
+    assert_true(says(&eight.text, "mhlo.num_replicas = 8") && says(&eight.text, "stablehlo.all_reduce"));
+    assert_true(says(&eight.text, "[0, 1, 2, 3, 4, 5, 6, 7]"));
+    assert_true(eight.weight_bytes < one.weight_bytes / 2 && eight.kv_bytes == one.kv_bytes / 2); /* 2 KV heads */
+    sy_aot_program_release(&one);
+    sy_aot_program_release(&eight);
+    sy_model_release(&m);
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    struct sy_model m;
+    struct sy_aot_opt opt = options("q4_k", 2);
+    open_model("qwen3", &m);
+    for (long n = 1;; n++) {
+        struct counted c;
+        struct sy_aot_program p;
+        struct sy_err err = {0};
+        counted_init(&c, n);
+        sy_status st = lower(&c.env, &m, mixed, &opt, &p, &err);
+        if (!st) sy_aot_program_release(&p);
+        assert_int_equal(c.live, 0);
+        if (!st) break;
+        assert_int_equal(st, SY_ENOMEM);
+        assert_true(err.msg[0]);
+    }
+    sy_model_release(&m);
+}
+
+/* ---- estimates ------------------------------------------------------------------------------------------------ */
+
+static void put_field(struct sy_buf *b, int tag, const void *bytes, size_t n)
+{
+    assert_true(n < 16384);
+    unsigned key = (unsigned)tag << 3 | 2;
+    if (key > 127) sy_buf_char(b, (char)(key | 128));
+    sy_buf_char(b, (char)(key > 127 ? key >> 7 : key));
+    sy_buf_char(b, (char)((n & 127) | 128));
+    sy_buf_char(b, (char)(n >> 7));
+    sy_buf_add(b, bytes, n);
+}
+
+static void put_number(struct sy_buf *b, int tag, int v)
+{
+    unsigned key = (unsigned)tag << 3;
+    if (key > 127) sy_buf_char(b, (char)(key | 128));
+    sy_buf_char(b, (char)(key > 127 ? key >> 7 : key));
+    sy_buf_char(b, (char)v);
+}
+
+static void put_instruction(struct sy_buf *comp, const char *opcode, const char *config, int called)
+{
+    static const char shape[] = {0x10, 11, 0x1a, 2, 8, 16}; /* f32 [8, 16] */
+    struct sy_buf i;
+    sy_buf_init(&i, sy_env_default(), 0);
+    put_field(&i, 2, opcode, strlen(opcode));
+    put_field(&i, 3, shape, sizeof shape);
+    if (called) put_number(&i, 38, called);
+    if (config) put_field(&i, 43, config, strlen(config));
+    put_field(comp, 2, i.at, i.len);
+    sy_buf_release(&i);
+}
+
+/* Entry 1: a fusion, an all-reduce, a loop over 2 whose trips are not known and which holds a loop over 3 of 5 trips.
+ */
+static void make_module(struct sy_buf *m)
+{
+    struct sy_buf c;
+    sy_buf_init(&c, sy_env_default(), 0);
+    for (int id = 1; id <= 3; id++) {
+        sy_buf_clear(&c);
+        put_instruction(&c, "fusion", id == 1 ? "{\"estimated_cycles\":\"100\"}" : "{\"estimated_cycles\":\"7\"}", 0);
+        if (id == 1) {
+            put_instruction(&c, "all-reduce-start", NULL, 0);
+            put_instruction(&c, "all-reduce-done", NULL, 0);
+            put_instruction(&c, "while", NULL, 2);
+        }
+        if (id == 2) put_instruction(&c, "while", "{\"known_trip_count\":{\"n\":\"5\"}}", 3);
+        put_number(&c, 5, id);
+        put_field(m, 3, c.at, c.len);
+    }
+    put_number(m, 6, 1);
+    sy_buf_release(&c);
+}
+
+static void test_estimate(void **state)
+{
+    (void)state;
+    struct sy_buf m;
+    struct sy_aot_result r = {0};
+    const double trips[SY_AOT_LOOPS] = {3, 1};
+    sy_buf_init(&m, sy_env_default(), 0);
+    make_module(&m);
+    assert_true(sy_aot_estimate(m.at, m.len, trips, &r));
+    assert_true(r.cycles == 100 + 3 * (7 + 5 * 7) && r.n_estimated == 3);
+    assert_true(r.n_collective == 1 && r.collective_bytes == 8 * 16 * 4);
+    for (size_t n = 0; n < m.len; n++) { /* cut anywhere, or with any byte changed: no more than a refusal */
+        char *copy = malloc(n + 1);
+        memcpy(copy, m.at, n);
+        r = (struct sy_aot_result){0};
+        (void)sy_aot_estimate(copy, n, trips, &r);
+        free(copy);
+        char kept = m.at[n];
+        m.at[n] = (char)(kept ^ 0x55);
+        r = (struct sy_aot_result){0};
+        (void)sy_aot_estimate(m.at, m.len, trips, &r);
+        m.at[n] = kept;
+    }
+    sy_buf_release(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_text), cmocka_unit_test(test_shares),
+                                       cmocka_unit_test(test_memory), cmocka_unit_test(test_estimate)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
