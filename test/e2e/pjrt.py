@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """The pjrt backend on XLA's CPU plugins: our declarations against the official header, refusals, the models against their
 references, three versions of the plugin, the compile cache, and the server with static shapes against the cpu backend."""
+import array
 import concurrent.futures
 import glob
 import json
 import os
+import random
 import re
 import subprocess
 import tempfile
@@ -184,6 +186,51 @@ def test_bf16():
     got = logits(case, golden["s33.ids"][1], backend(), more=["--compute", "bf16", "--kv-dtype", "bf16"])[1]
     d = worst(got, golden["s33.logits"][1])
     assert 1e-3 < d < 0.25, d
+
+
+MOE = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 128, "hidden_size": 32,
+       "intermediate_size": 48, "moe_intermediate_size": 24, "num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": True,
+       "decoder_sparse_step": 1, "mlp_only_layers": [], "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+       "head_dim": 16, "hidden_act": "silu", "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+       "tie_word_embeddings": False, "attention_bias": False}
+
+
+def make_experts(folder):
+    """A small mixture of experts with random weights."""
+    d, f, kv = MOE["hidden_size"], MOE["moe_intermediate_size"], 32
+    shapes = {"model.embed_tokens.weight": (128, d), "lm_head.weight": (128, d), "model.norm.weight": (d,)}
+    for i in range(MOE["num_hidden_layers"]):
+        p = "model.layers.%d." % i
+        shapes.update({p + "input_layernorm.weight": (d,), p + "post_attention_layernorm.weight": (d,),
+                       p + "self_attn.q_proj.weight": (64, d), p + "self_attn.k_proj.weight": (kv, d),
+                       p + "self_attn.v_proj.weight": (kv, d), p + "self_attn.o_proj.weight": (d, 64),
+                       p + "self_attn.q_norm.weight": (16,), p + "self_attn.k_norm.weight": (16,), p + "mlp.gate.weight": (8, d)})
+        for e in range(MOE["num_experts"]):
+            x = p + "mlp.experts.%d." % e
+            shapes.update({x + "gate_proj.weight": (f, d), x + "up_proj.weight": (f, d), x + "down_proj.weight": (d, f)})
+    dice, head, data = random.Random(7), {}, array.array("f")
+    for name, shape in shapes.items():
+        n, at = shape[0] * (shape[1] if len(shape) > 1 else 1), 4 * len(data)
+        data.extend(dice.gauss(1, 0.1) if len(shape) == 1 else dice.gauss(0, 0.25) for _ in range(n))
+        head[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + 4 * n]}
+    os.makedirs(folder)
+    head = json.dumps(head).encode()
+    with open(folder + "/model.safetensors", "wb") as out:
+        out.write(len(head).to_bytes(8, "little") + head + data.tobytes())
+    with open(folder + "/config.json", "w") as out:
+        json.dump(MOE, out)
+
+
+def test_experts():
+    """Mixtures of experts as the cpu backend computes them, in steps of one token and of many, on one device and on two."""
+    ids = [(11 * i) % 128 for i in range(40)]
+    with tempfile.TemporaryDirectory() as d:
+        make_experts(d + "/moe")
+        want = logits(d + "/moe", ids, [])[1]
+        assert worst(logits(d + "/moe", ids, backend())[1], want) < 1e-3
+        assert worst(logits(d + "/moe", ids, backend() + ["--tp", 2])[1], want) < 1e-3
+        run = ["run", "-m", d + "/moe", *EXACT, *SMALL, "--ids", "1,2,3,4,5", "-n", 12, "--ignore-eos", "--temperature", 0]
+        assert ok(*run, *backend(), env={"SYSTOLE_HOME": HOME}, timeout=240) == ok(*run)
 
 
 def test_tensor_parallel():
