@@ -384,8 +384,8 @@ const struct field request_fields[] = {
     OTHER("stream_options", GEN, read_stream_options,
           "\"type\":\"object\",\"properties\":{\"include_usage\":{\"type\":\"boolean\"},"
           "\"continuous_usage_stats\":{\"type\":\"boolean\"}}",
-          "include_usage: one last chunk holds the token counts; with continuous_usage_stats too, each holds those so "
-          "far"),
+          "include_usage: one last chunk holds the token counts; with continuous_usage_stats too, each holds "
+          "those so far"),
     NUM("temperature", GEN, temperature, 0, 2, "0 takes the likeliest token always"),
     ABOVE("top_p", GEN, top_p, 0, 1, "draw among the likeliest tokens that make up this probability"),
     NUM("min_p", GEN, min_p, 0, 1, "drop tokens less likely than this share of the likeliest one's probability"),
