@@ -1,6 +1,6 @@
 #!/bin/sh
 # Writes the tables of what the source folders contain. usage: registry.sh lib|app "SOURCES"
-# A file src/model/x.c defines sy_arch_x, src/quant/x.c sy_quant_x, a folder src/backend/x sy_backend_x, a file
+# A file src/model/x.c defines sy_arch_x, src/quant/x.c sy_quant_x, src/quant/scheme/x.c sy_scheme_x, a folder src/backend/x sy_backend_x, a file
 # src/backend/cpu/kernel/ISA/FAMILY.c sy_FAMILY_ISA, and (app) src/app/x.c sy_cmd_x. A file named like its folder is
 # the folder's own code and registers nothing.
 set -eu
@@ -29,6 +29,7 @@ if [ "$1" = app ]; then
 fi
 table model/model.h sy_arch sy_arch sy_archs "$(names model "$2")"
 table quant/quant.h sy_quant sy_quant sy_quants "$(names quant "$2")"
+table quant/scheme/scheme.h sy_scheme sy_scheme sy_schemes "$(names quant/scheme "$2")"
 backends=$(for f in $2; do case $f in src/backend/*/*) f=${f#src/backend/}; echo "${f%%/*}" ;; esac; done | sort -u)
 table backend/backend.h sy_backend_ops sy_backend sy_backends "$backends"
 if [ -f src/backend/cpu/kernel.h ]; then

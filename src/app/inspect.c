@@ -66,7 +66,7 @@ static void print_text(struct sy_buf *b, const struct sy_description *d, bool te
     add_size(b, ", ", d->bytes);
     sy_buf_printf(b, ", %.2f bits each\n", d->n_param > 0 ? 8 * d->bytes / d->n_param : 0);
     for (size_t i = 0; i < d->n_format; i++) {
-        sy_buf_printf(b, "%s%zu %s", i ? ", " : "formats       ", d->format[i].n, d->format[i].format->name);
+        sy_buf_printf(b, "%s%zu %s", i ? ", " : "formats       ", d->format[i].n, d->format[i].name);
         add_size(b, " (", d->format[i].bytes);
         sy_buf_char(b, ')');
     }
@@ -81,7 +81,7 @@ static void print_text(struct sy_buf *b, const struct sy_description *d, bool te
         struct sy_buf shape;
         sy_buf_init(&shape, b->env, 0);
         add_shape(&shape, t, " x ");
-        sy_buf_printf(b, "%-7s %16s %12zu  %s\n", t->format->name, shape.at ? shape.at : "", t->n_bytes, t->name);
+        sy_buf_printf(b, "%-7s %16s %12zu  %s\n", t->dtype, shape.at ? shape.at : "", t->n_bytes, t->name);
         sy_buf_release(&shape);
     }
 }
@@ -109,7 +109,7 @@ static void print_json(struct sy_buf *b, const struct sy_description *d)
         const struct sy_tensor *t = sy_checkpoint_at(d->ckpt, i);
         sy_buf_printf(b, "%s\n  {\"name\":", i ? "," : "");
         sy_json_quote(b, t->name, strlen(t->name));
-        sy_buf_printf(b, ",\"format\":\"%s\",\"shape\":[", t->format->name);
+        sy_buf_printf(b, ",\"format\":\"%s\",\"shape\":[", t->dtype);
         add_shape(b, t, ",");
         sy_buf_printf(b, "],\"bytes\":%zu}", t->n_bytes);
     }

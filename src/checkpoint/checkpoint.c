@@ -89,6 +89,8 @@ static int by_name(const void *a, const void *b, void *ctx)
 
 static sy_status index_names(struct sy_checkpoint *c, struct sy_err *err)
 {
+    sy_delete(c->env, c->by_name);
+    c->n_name = c->n_tensor;
     c->by_name = sy_new_array(c->env, c->n_tensor ? c->n_tensor : 1, sizeof *c->by_name);
     if (!c->by_name) return sy_ckpt_nomem(c, err);
     for (size_t i = 0; i < c->n_tensor; i++) c->by_name[i] = (uint32_t)i;
@@ -106,7 +108,7 @@ static sy_status index_names(struct sy_checkpoint *c, struct sy_err *err)
 
 const struct sy_tensor *sy_checkpoint_find(const struct sy_checkpoint *c, const char *name)
 {
-    size_t lo = 0, hi = c->n_tensor;
+    size_t lo = 0, hi = c->n_name;
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
         const struct sy_tensor *t = &c->tensor[c->by_name[mid]];
@@ -135,6 +137,10 @@ sy_status sy_checkpoint_check_extra(const struct sy_checkpoint *c, const bool *u
 
 static sy_status finish(struct sy_checkpoint *c, sy_status st, struct sy_checkpoint **out, struct sy_err *err)
 {
+    if (st == SY_OK && !strcmp(c->kind, "safetensors")) {
+        st = index_names(c, err);
+        if (st == SY_OK) st = sy_parts_bind(c, err);
+    }
     if (st == SY_OK) st = sy_stacked_split(c, err);
     if (st == SY_OK) st = index_names(c, err);
     if (st) {
@@ -192,17 +198,6 @@ const char *sy_checkpoint_chat_template(const struct sy_checkpoint *c, size_t *n
 {
     *n = c->n_chat_template;
     return c->chat_template;
-}
-
-const unsigned char *sy_tensor_row_at(const struct sy_tensor *t, int64_t r, void *scratch)
-{
-    int64_t n = t->dim[t->n_dim > 0 ? t->n_dim - 1 : 0], size = t->format->block_bytes;
-    if (t->n_dim > 1) r = sy_tensor_row(t, r);
-    const unsigned char *at = t->data + r * (t->row_bytes ? t->row_bytes : sy_quant_row_bytes(t->format, n));
-    if (!t->col_bytes) return at;
-    unsigned char *to = scratch;
-    for (int64_t i = 0; i < n; i++) memcpy(to + i * size, at + i * t->col_bytes, (size_t)size);
-    return to;
 }
 
 size_t sy_checkpoint_count(const struct sy_checkpoint *c) { return c->n_tensor; }

@@ -4,7 +4,8 @@
  * Both kinds give the same description. Names are the Hugging Face names of the architecture
  * ("model.layers.0.self_attn.q_proj.weight"); a GGUF's names and metadata are mapped once, here, onto those
  * names and onto a config in the Hugging Face dialect, so models know one dialect. Everything is checked when
- * opened: sizes, offsets, counts, types, alignment, overlap. Owned by one thread while opening; afterwards
+ * opened: sizes, offsets, counts, types, alignment, overlap. Weights that a folder's quantization_config spreads over
+ * several tensors come as one. Owned by one thread while opening; afterwards
  * immutable and shared.
  *
  * Formats: GGUF (ggml-org/ggml, docs/gguf.md), safetensors (huggingface/safetensors, README "Format"),
@@ -25,7 +26,10 @@ struct sy_tensor {
     int n_dim;                     /* 0 (a single number) to 4; of more than 4 the outer ones are folded */
     int64_t dim[4];                /* dim[n_dim-1] is contiguous; unused ones are 1 */
     const unsigned char *data;     /* mapped, read-only, until the checkpoint is freed; of any alignment */
-    size_t n_bytes;
+    size_t n_bytes;                /* of all its parts */
+    const struct sy_parts *parts;  /* stored as several tensors: data is NULL, only the functions below read it */
+    /* With parts: row r here is row part_row0 + part_step * r of the weight they make. */
+    int64_t part_row0, part_step;
     /* GGUF's Llama family stores q and k rows of each head as interleaved rope pairs. head_rows > 0: logical
      * row r of a head of head_rows rows is stored at row sy_tensor_row(); bit-exact, rows are only reordered.
      * Of a bias (n_dim 1) the elements are the rows. */
@@ -43,9 +47,10 @@ static inline int64_t sy_tensor_row(const struct sy_tensor *t, int64_t r)
     return h * t->head_rows + (i < half ? 2 * i : 2 * (i - half) + 1);
 }
 
-/* Logical row r in the format's own bytes, in the file or gathered in scratch (a row's bytes; NULL allowed when
- * col_bytes is 0). A tensor of one dimension is row 0, its elements in stored order. */
-const unsigned char *sy_tensor_row_at(const struct sy_tensor *, int64_t r, void *scratch);
+/* Row r as floats, as integer codes with scales (of a format that has them: see struct sy_quant). r is logical, and
+ * counts rows of all outer dimensions together; a vector is one row, whose head_rows the caller minds. */
+void sy_tensor_floats(const struct sy_tensor *, int64_t r, float *dst);
+void sy_tensor_codes(const struct sy_tensor *, int64_t r, uint8_t *code, float *scale, float *min);
 
 /* path: a GGUF file (of several shards the first), or a folder. */
 SY_CHECK sy_status sy_checkpoint_open(const struct sy_env *, const char *path, struct sy_checkpoint **out,

@@ -27,7 +27,8 @@ struct sy_checkpoint {
     size_t n_map;
     struct sy_tensor *tensor; /* [n_tensor] of cap_tensor, in file order */
     size_t n_tensor, cap_tensor;
-    uint32_t *by_name; /* [n_tensor] indices into tensor, sorted by name */
+    uint32_t *by_name; /* [n_name] indices into tensor, sorted by name */
+    size_t n_name;
     struct sy_json *config, *generation, *tokenizer, *tokenizer_config;
     struct sy_gguf_vocab *vocab; /* in mem, or NULL */
     const char *chat_template;   /* in mem or in a JSON value, or NULL */
@@ -56,6 +57,11 @@ sy_status sy_safetensors_read(struct sy_checkpoint *, const struct sy_bytes *, s
 sy_status sy_folder_open(struct sy_checkpoint *, struct sy_err *);
 /* Checks a parsed config.json, flattens a composite one and gives it to the checkpoint; takes config. */
 sy_status sy_folder_config_take(struct sy_checkpoint *, struct sy_json *config, const char *where, struct sy_err *);
+
+/* ---- parts.c ------------------------------------------------------------------------------------------- */
+
+/* Joins the parts of quantised weights. The index by name must be there; it is out of date afterwards. */
+sy_status sy_parts_bind(struct sy_checkpoint *, struct sy_err *);
 
 /* ---- gguf.c: the container ----------------------------------------------------------------------------- */
 

@@ -64,7 +64,10 @@ static void cut(struct sy_tensor *t, const unsigned char *data, int64_t rows, in
     t->dim[0] = mine;
     t->dim[1] = cols;
     t->dim[2] = 1;
-    if (d.transposed) {
+    if (t->parts) {
+        t->part_row0 += first;
+        t->part_step = step;
+    } else if (d.transposed) {
         t->data = data + first * size;
         t->row_bytes = step * size;
         t->col_bytes = rows * size;
@@ -91,7 +94,7 @@ static sy_status split(struct sy_checkpoint *c, const struct sy_tensor *whole, c
                        struct dialect d, struct sy_err *err)
 {
     int parts = r->part[1] ? 2 : 1;
-    bool bias = r->n_dim == 2, blocks = whole->format->block_len > 1;
+    bool bias = r->n_dim == 2, blocks = whole->format->block_len > 1 || whole->parts;
     if (blocks) d.transposed = false;
     int64_t n = whole->dim[0], rows = whole->dim[d.transposed && !bias ? 2 : 1],
             cols = whole->dim[d.transposed ? 1 : 2];
@@ -106,9 +109,11 @@ static sy_status split(struct sy_checkpoint *c, const struct sy_tensor *whole, c
             t.name = sy_arena_printf(&c->mem, "%.*s%s%lld.%s", (int)before, whole->name, r->stem, (long long)e,
                                      r->part[half]);
             if (!t.name) return sy_ckpt_nomem(c, err);
-            if (bias) cut_bias(&t, whole->data + each * (size_t)e, rows, half, parts, d);
-            else cut(&t, whole->data + each * (size_t)e, rows, cols, half, parts, d);
+            const unsigned char *data = whole->data ? whole->data + each * (size_t)e : NULL;
+            if (bias) cut_bias(&t, data, rows, half, parts, d);
+            else cut(&t, data, rows, cols, half, parts, d);
             t.n_bytes = each / (size_t)parts;
+            if (t.parts) t.part_row0 += e * rows;
             sy_status st = sy_ckpt_add(c, &t, err);
             if (st) return st;
         }

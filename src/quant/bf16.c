@@ -23,6 +23,7 @@ const struct sy_quant sy_quant_bf16 = {
     .st_dtype = "BF16",
     .block_len = 1,
     .block_bytes = 2,
+    .exact = SY_EXACT_BF16,
     .dequant = dequant,
     .quantise = quantise,
 };

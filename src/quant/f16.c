@@ -22,6 +22,7 @@ const struct sy_quant sy_quant_f16 = {
     .st_dtype = "F16",
     .block_len = 1,
     .block_bytes = 2,
+    .exact = SY_EXACT_F16,
     .dequant = dequant,
     .quantise = quantise,
 };

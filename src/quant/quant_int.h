@@ -70,6 +70,42 @@ static inline uint16_t sy_bf16_narrow(float f)
     return (uint16_t)((bits & 0x7fffffff) > 0x7f800000u ? bits >> 16 | 0x40 : up >> 16);
 }
 
+/* OCP FP8 (OFP8 1.0). e4m3 has no infinities and one NaN; moved into the places of a binary16 its value is 2^-8 of
+ * what it stands for, subnormals too. e5m2 is the upper half of a binary16. */
+static inline float sy_e4m3_widen(uint8_t b)
+{
+    if ((b & 0x7f) == 0x7f) return sy_f32_of_bits(0x7fc00000u);
+    return sy_f16_widen((uint16_t)((b & 0x80) << 8 | (b & 0x7f) << 7)) * 0x1p8f;
+}
+static inline float sy_e5m2_widen(uint8_t b) { return sy_f16_widen((uint16_t)(b << 8)); }
+/* Nearest, ties to even; beyond the largest finite number that one, NaN counts as 0: what quantise() promises. */
+static inline uint8_t sy_e4m3_narrow(float f)
+{
+    float a = f == f ? (f < 0 ? -f : f) : 0;
+    uint8_t sign = (uint8_t)(sy_bits_of_f32(f == f ? f : 0) >> 31 << 7);
+    if (a >= 448) return sign | 0x7e;
+    /* Below 2^-6 the step is 2^-9, which the adder rounds to; above, the exponent says it. */
+    if (a < 0x1p-6f) return (uint8_t)(sign | (uint32_t)((a + 0x1.8p14f - 0x1.8p14f) * 0x1p9f));
+    uint32_t bits = sy_bits_of_f32(a);
+    return (uint8_t)(sign | (((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - (120u << 3)));
+}
+static inline uint8_t sy_e5m2_narrow(float f)
+{
+    float a = f == f ? (f < 0 ? -f : f) : 0;
+    uint8_t sign = (uint8_t)(sy_bits_of_f32(f == f ? f : 0) >> 31 << 7);
+    if (a >= 57344) return sign | 0x7b;
+    if (a < 0x1p-14f) return (uint8_t)(sign | (uint32_t)((a + 0x1.8p7f - 0x1.8p7f) * 0x1p16f));
+    uint32_t bits = sy_bits_of_f32(a);
+    return (uint8_t)(sign | (((bits + 0xfffff + (bits >> 21 & 1)) >> 21) - (112u << 2)));
+}
+/* OCP Microscaling Formats 1.0: a power of two; 255 is NaN. 2^-127 is a subnormal. */
+static inline float sy_e8m0_widen(uint8_t e)
+{
+    return sy_f32_of_bits(e == 255 ? 0x7fc00000u : e ? (uint32_t)e << 23 : 0x00400000u);
+}
+/* e2m1 (Microscaling Formats 1.0), twice its value. */
+static const int8_t sy_e2m1_twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
 static inline float sy_f16_at(const void *p) { return sy_f16_widen(sy_u16_at(p)); }
 
 /* n bytes of two 4-bit codes: low nibbles to lo[n], high ones to hi[n]. */
@@ -109,6 +145,20 @@ static inline void sy_kscales(const uint8_t *b, float *scale, float *min)
     }
 }
 
+/* A point of a grid: n numbers of `bits` bits that name sizes, with a sign for each, as codes around 128. */
+static inline void sy_grid_point(uint32_t point, int bits, const uint8_t *size, int n, uint32_t signs, uint8_t *code)
+{
+    for (int i = 0; i < n; i++) {
+        int v = size[point >> (bits * i) & ((1u << bits) - 1)];
+        code[i] = (uint8_t)(128 + (signs >> i & 1 ? -v : v));
+    }
+}
+/* Seven signs; the eighth makes the number of minuses even. */
+static inline uint32_t sy_even_signs(uint32_t seven)
+{
+    seven &= 127;
+    return seven | (uint32_t)__builtin_parity(seven) << 7;
+}
 /* dequant of an affine format from its unpack: scale * (code - zero) [+ min], each step rounded to float32.
  * */
 void sy_affine_dequant(const struct sy_quant *, const void *src, float *dst, int64_t n);

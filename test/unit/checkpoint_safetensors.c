@@ -604,10 +604,10 @@ static const char stacked[] =
 static int word_of(const struct sy_checkpoint *c, const char *name, int64_t row, int64_t col)
 {
     const struct sy_tensor *t = sy_checkpoint_find(c, name);
-    unsigned char scratch[64];
+    float v[16];
     if (!t) fail_msg("no '%s'", name);
-    const unsigned char *at = sy_tensor_row_at(t, row, scratch) + 2 * col;
-    return at[0] / 2;
+    sy_tensor_floats(t, row, v);
+    return (sy_f32_to_f16(v[col]) & 255) / 2;
 }
 
 static struct sy_checkpoint *open_stacked(struct sy_buf *b, const char *class, const char *shape, sy_status want)

@@ -1,6 +1,8 @@
 /* describe.c - a checkpoint's contents and its needs. */
 #include "app/session/describe.h"
 
+#include <string.h>
+
 static void add_tensor(struct sy_description *d, const struct sy_tensor *t)
 {
     double n = 1;
@@ -8,9 +10,9 @@ static void add_tensor(struct sy_description *d, const struct sy_tensor *t)
     d->n_param += n;
     d->bytes += (double)t->n_bytes;
     size_t f = 0;
-    while (f < d->n_format && d->format[f].format != t->format) f++;
+    while (f < d->n_format && strcmp(d->format[f].name, t->dtype)) f++;
     if (f == SY_FORMATS_MAX) return;
-    if (f == d->n_format) d->format[d->n_format++].format = t->format;
+    if (f == d->n_format) d->format[d->n_format++].name = t->dtype;
     d->format[f].n++;
     d->format[f].bytes += (double)t->n_bytes;
 }

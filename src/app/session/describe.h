@@ -1,7 +1,6 @@
 /* describe.h - what a checkpoint is and what it needs, without loading it. */
 #pragma once
 #include "app/session/session.h"
-#include "quant/quant.h"
 
 enum { SY_FORMATS_MAX = 64 };
 struct sy_description {
@@ -12,7 +11,7 @@ struct sy_description {
     struct sy_err refusal;
     double n_param, bytes; /* elements and stored bytes of all tensors */
     struct {
-        const struct sy_quant *format;
+        const char *name;
         size_t n;
         double bytes;
     } format[SY_FORMATS_MAX];

@@ -165,7 +165,7 @@ static sy_status load_vector(struct loader *l, const struct sy_node *n, struct w
     int32_t repeat = n->attr.weight.repeat > 0 ? n->attr.weight.repeat : 1;
     int64_t want = n->dim[1] / repeat; /* stored values */
     e->vec = sy_arena_array(&l->w->arena, (size_t)n->dim[1], sizeof(float));
-    float *raw = sy_new_array(l->b->env, 2 * (size_t)n->dim[1], sizeof(float)), *gathered = raw + n->dim[1];
+    float *raw = sy_new_array(l->b->env, (size_t)n->dim[1], sizeof(float));
     sy_status st = e->vec && raw ? SY_OK : sy_fail(l->err, SY_ENOMEM, "no memory for '%s'", n->name);
     int64_t at = 0;
     char name[300];
@@ -180,9 +180,10 @@ static sy_status load_vector(struct loader *l, const struct sy_node *n, struct w
             st = wrong_shape(l, t, 1, want - at);
             break;
         }
-        t->format->dequant(sy_tensor_row_at(t, 0, gathered), raw, d);
+        int64_t cols = t->dim[t->n_dim - 1];
+        for (int64_t r = 0; r < d / cols; r++) sy_tensor_floats(t, r, raw + r * cols);
         for (int64_t k = 0; k < d * repeat; k++)
-            e->vec[at * repeat + k] = mapped(n, t, raw[sy_tensor_row(t, k / repeat)]);
+            e->vec[at * repeat + k] = mapped(n, t, raw[t->n_dim > 1 ? k / repeat : sy_tensor_row(t, k / repeat)]);
         at += d;
     }
     if (!st && at != want)

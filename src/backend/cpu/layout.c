@@ -30,7 +30,7 @@ static bool centred(const struct sy_affine *a, int middle)
 static bool fits(const struct sy_quant *q, enum sy_layout l)
 {
     const struct sy_affine *a = &q->affine;
-    if (!q->unpack || a->bits <= 0 || a->bits > 8) return false;
+    if (!(q->unpack || q->row_codes) || a->bits <= 0 || a->bits > 8) return false;
     if ((a->group != HALF_GROUP && a->group != SY_XGROUP) || q->block_len % SY_XGROUP) return false;
     if (l == SY_LAYOUT_I4) return a->bits <= 4 && (a->zero == 0 || centred(a, 8));
     return a->zero == 0 ? a->bits <= 7 : centred(a, 128);
@@ -41,8 +41,8 @@ sy_status sy_layout_choose(const struct sy_quant *q, enum sy_compute mode, const
 {
     bool int4 = fits(q, SY_LAYOUT_I4), int8 = fits(q, SY_LAYOUT_I8);
     enum sy_layout exact = SY_LAYOUT_F32;
-    if (q->st_dtype && strcmp(q->st_dtype, "F16") == 0) exact = SY_LAYOUT_F16;
-    if (q->st_dtype && strcmp(q->st_dtype, "BF16") == 0) exact = kernels->bf16 ? SY_LAYOUT_BF16 : SY_LAYOUT_WBF16;
+    if (q->exact == SY_EXACT_F16) exact = SY_LAYOUT_F16;
+    if (q->exact == SY_EXACT_BF16) exact = kernels->bf16 ? SY_LAYOUT_BF16 : SY_LAYOUT_WBF16;
     switch (mode) {
     case SY_COMPUTE_F32: *out = SY_LAYOUT_F32; return SY_OK;
     case SY_COMPUTE_BF16: *out = SY_LAYOUT_BF16; return SY_OK;
@@ -174,14 +174,17 @@ static void put_signed(const struct sy_panels *p, const uint8_t *code, int zero,
     }
 }
 
-static void pack_codes(const struct sy_panels *p, const struct sy_quant *q, const void *row, unsigned char *panel,
+static void pack_codes(const struct sy_panels *p, const struct sy_tensor *t, int64_t row, unsigned char *panel,
                        int column, float *scratch)
 {
+    const struct sy_quant *q = t->format;
     int64_t n_group = p->k / p->group;
     int zero = q->affine.zero;
     float *scale = scratch, *min = p->has_min ? scratch + n_group : NULL;
     uint8_t *code = (uint8_t *)(scratch + 2 * n_group);
-    q->unpack(row, code, scale, min, p->k);
+    float unit = q->affine.unit;
+    sy_tensor_codes(t, row, code, scale, min);
+    for (int64_t g = 0; unit > 0 && g < n_group; g++) scale[g] /= unit;
     int e = scale_exponent(scale, min, n_group);
     float factor = ldexpf(1, e);
     if (p->layout == SY_LAYOUT_B8 || p->layout == SY_LAYOUT_B4) {
@@ -196,6 +199,7 @@ static void pack_codes(const struct sy_panels *p, const struct sy_quant *q, cons
             if (min) min[g] -= scale[g] * (float)(16 + p->zero);
             scale[g] *= 16;
         }
+    if (unit > 0) factor *= unit;
     memcpy(panel + column * (int)sizeof factor, &factor, sizeof factor);
     put_halves(panel + p->scale_at + column * 2, scale, n_group, e);
     if (min) put_halves(panel + p->min_at + column * 2, min, n_group, e);
@@ -203,10 +207,10 @@ static void pack_codes(const struct sy_panels *p, const struct sy_quant *q, cons
     else put_codes(p, code, 0x01010101u * (uint32_t)(p->zero - zero), panel + p->code_at + column * 4);
 }
 
-static void pack_floats(const struct sy_panels *p, const struct sy_quant *q, const void *row, unsigned char *panel,
+static void pack_floats(const struct sy_panels *p, const struct sy_tensor *t, int64_t row, unsigned char *panel,
                         int column, float *v)
 {
-    q->dequant(row, v, p->k);
+    sy_tensor_floats(t, row, v);
     for (int64_t i = 0; i < p->k; i++) {
         if (p->layout == SY_LAYOUT_F32) {
             memcpy(panel + (i * SY_PANEL + column) * 4, v + i, 4);
@@ -222,22 +226,19 @@ static void pack_floats(const struct sy_panels *p, const struct sy_quant *q, con
 void sy_panels_pack(const struct sy_panels *p, const struct sy_tensor *t, int64_t row0, int64_t lo, int64_t hi,
                     float *scratch)
 {
-    const struct sy_quant *q = t->format;
-    float *gathered = scratch + p->k;
     for (int64_t i = lo; i < hi; i++) {
         unsigned char *panel = p->data + (size_t)i * p->panel_bytes;
         memset(panel, 0, p->panel_bytes);
         for (int c = 0; c < SY_PANEL && i * SY_PANEL + c < p->n; c++) {
-            int64_t r = sy_regroup_row(&p->regroup, row0 + i * SY_PANEL + c);
-            const unsigned char *row = sy_tensor_row_at(t, r, gathered);
-            if (p->group) pack_codes(p, q, row, panel, c, scratch);
-            else pack_floats(p, q, row, panel, c, scratch);
+            int64_t row = sy_regroup_row(&p->regroup, row0 + i * SY_PANEL + c);
+            if (p->group) pack_codes(p, t, row, panel, c, scratch);
+            else pack_floats(p, t, row, panel, c, scratch);
         }
     }
 }
 
-/* Floats of a whole row, or its codes (k/4 floats) with scales and mins (k/16 each at most); a row gathered. */
-size_t sy_panels_scratch(int64_t k) { return 2 * (size_t)k; }
+/* Floats of a whole row, or its codes (k/4 floats) with scales and mins (k/16 each at most). */
+size_t sy_panels_scratch(int64_t k) { return (size_t)k; }
 
 static size_t row_bytes_of(enum sy_xkind kind, int64_t k)
 {

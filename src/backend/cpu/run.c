@@ -14,7 +14,7 @@ static void row_embed(const struct sy_program *p, const struct op *o, int64_t lo
     const struct sy_tensor *t = o->w->table;
     for (int64_t r = lo; r < hi; r++) {
         int64_t id = p->batch->field[SY_TOK][r] < t->dim[0] ? p->batch->field[SY_TOK][r] : 0;
-        t->format->dequant(sy_tensor_row_at(t, id, NULL), row_of(o->out, r), t->dim[1]);
+        sy_tensor_floats(t, id, row_of(o->out, r));
     }
 }
 

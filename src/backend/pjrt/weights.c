@@ -96,7 +96,9 @@ static void seg_args(struct planner *p, struct pj_wseg *s)
 
 static bool alike(const struct sy_quant *a, const struct sy_quant *b)
 {
-    return a == b || (a->affine.bits == 0 && b->affine.bits == 0);
+    const struct sy_affine *p = &a->affine, *q = &b->affine;
+    return p->bits == q->bits && p->group == q->group && p->zero == q->zero && p->has_min == q->has_min &&
+           p->codebook == q->codebook;
 }
 
 /* What a node says of a rank's share. */
@@ -291,7 +293,7 @@ static void dense_part(struct loader *l, const struct pj_wseg *s, const struct s
     bool f32 = l->w->type[s->arg].elem == PJ_F32;
     for (int64_t r = 0; r < part_rows(s, t->dim[0]); r++) {
         size_t at = (size_t)((row + r) * s->cols);
-        t->format->dequant(sy_tensor_row_at(t, first + r, l->scale), l->row, t->dim[1]);
+        sy_tensor_floats(t, first + r, l->row);
         float *x = (float *)(void *)l->stage[0] + at;
         uint16_t *half = (uint16_t *)(void *)l->stage[0] + at;
         if (f32) memcpy(x, l->row + col, (size_t)s->cols * sizeof *x);
@@ -306,8 +308,7 @@ static void affine_part(struct loader *l, const struct pj_wseg *s, const struct 
     for (int64_t r = 0; r < part_rows(s, t->dim[0]); r++) {
         unsigned char *code = l->stage[0] + (row + r) * s->cols;
         size_t group = (size_t)((row + r) * n_group), n = (size_t)n_group * sizeof(float);
-        t->format->unpack(sy_tensor_row_at(t, first + r, l->row), l->code, l->scale, s->has_min ? l->min : NULL,
-                          t->dim[1]);
+        sy_tensor_codes(t, first + r, l->code, l->scale, s->has_min ? l->min : NULL);
         for (int64_t i = 0; i < s->cols; i++) code[i] = (unsigned char)(l->code[col + i] - s->zero);
         memcpy((float *)(void *)l->stage[1] + group, l->scale + col / s->group, n);
         if (s->has_min) memcpy((float *)(void *)l->stage[2] + group, l->min + col / s->group, n);
@@ -378,7 +379,7 @@ static sy_status load_vector(struct loader *l, const struct pj_wentry *e)
     char name[300];
     size_t whole = (size_t)e->cols * (size_t)e->n_rank; /* of any part at most */
     float *vec = sy_new_array(l->b->env, (size_t)e->cols, sizeof *vec);
-    float *raw = sy_new_array(l->b->env, 2 * whole, sizeof *raw), *gathered = raw ? raw + whole : NULL;
+    float *raw = sy_new_array(l->b->env, whole, sizeof *raw);
     struct pj_wseg one = {.n_rank = e->n_rank, .unit = e->unit};
     sy_status st = vec && raw ? SY_OK : sy_fail(l->err, SY_ENOMEM, "no memory to load '%s'", e->name);
     int64_t at = 0;
@@ -395,7 +396,7 @@ static sy_status load_vector(struct loader *l, const struct pj_wentry *e)
             st = wrong_shape(t, 1, e->cols - at, l->err);
             break;
         }
-        t->format->dequant(sy_tensor_row_at(t, 0, gathered), raw, d);
+        sy_tensor_floats(t, 0, raw);
         float offset = e->plus_one && !t->norm_plus_one ? 1 : 0;
         for (int64_t k = 0; k < mine; k++) vec[at + k] = raw[sy_tensor_row(t, first + k)] + offset;
         at += mine;

@@ -27,6 +27,18 @@ FORMATS = {
     "q5_k": (0, 2),
     "q6_k": (208,),
     "iq4_nl": (0,),
+    "iq4_xs": (0,),
+    "iq1_s": (0,),
+    "iq1_m": (),
+    "iq2_xxs": (0,),
+    "iq2_xs": (0,),
+    "iq2_s": (0,),
+    "iq3_xxs": (0,),
+    "iq3_s": (0,),
+    "tq1_0": (52,),
+    "tq2_0": (64,),
+    "mxfp4": (),
+    "nvfp4": (),
 }
 ODD = (0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x3C00, 0xFBFF, 0x7BFF, 0x7C00, 0xFC00, 0x7E00, 0x7D01)
 ELEMENTS = 2048  # at least; about 10 kB a format
@@ -53,6 +65,21 @@ def main(folder):
             value = gguf.quants.dequantize(blocks, kind).astype("<f4").ravel()
         value[np.isnan(value)] = np.array(0x7FC00000, "<u4").view("<f4")
         (folder / f"{name}.raw").write_bytes(blocks.tobytes())
+        (folder / f"{name}.f32").write_bytes(value.tobytes())
+    # Not GGUF's: every byte, as OFP8 1.0 defines it.
+    byte = np.tile(np.arange(256, dtype=np.uint8), 8)
+    for name, bits, bias in (("f8_e4m3", 3, 7), ("f8_e5m2", 2, 15)):
+        exponent, fraction = (byte & 127) >> bits, byte & ((1 << bits) - 1)
+        size = np.where(exponent > 0, 1.0, 0.0) + fraction / 2.0**bits
+        value = size * 2.0 ** (np.maximum(exponent, 1).astype(float) - bias)
+        if name == "f8_e4m3":
+            value[(byte & 127) == 127] = np.nan
+        else:
+            value[(byte & 127) == 124] = np.inf
+            value[(byte & 127) > 124] = np.nan
+        value = np.where(byte > 127, -value, value).astype("<f4")
+        value[np.isnan(value)] = np.array(0x7FC00000, "<u4").view("<f4")
+        (folder / f"{name}.raw").write_bytes(byte.tobytes())
         (folder / f"{name}.f32").write_bytes(value.tobytes())
 
 
