@@ -1,0 +1,207 @@
+/* convert.c - a model in another format. */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "app/hub/hub.h"
+#include "app/session/compare.h"
+#include "app/session/session.h"
+#include "base/file.h"
+#include "checkpoint/convert.h"
+
+enum { COPY_BYTES_MAX = 256 << 20, TOKENS_MAX = 512, ROWS = 64 };
+
+static const char *const formats[] = {"stored", "Q8_0", "Q4_0", "MXFP4", "fp8", NULL};
+static const struct sy_flag flags[] = {
+    {.name = "out",
+     .letter = 'o',
+     .required = true,
+     .kind = SY_FLAG_TEXT,
+     .arg = "DIR",
+     .help = "the folder to make; it must not exist"},
+    {.name = "quant",
+     .kind = SY_FLAG_CHOICE,
+     .arg = "FORMAT",
+     .choices = formats,
+     .otherwise = "stored",
+     .help = "what the layers' matrices become; stored: the same numbers, bit for bit"},
+    {.name = "skip-check",
+     .kind = SY_FLAG_SWITCH,
+     .help = "do not run both models to print how far the new one is from the old"},
+    {0},
+};
+static const struct sy_example examples[] = {
+    {"systole convert -m Qwen3-8B -o Qwen3-8B-fp8 --quant fp8", "8-bit floats with a scale for 128 x 128"},
+    {"systole convert -m model.gguf -o model", "a GGUF of Q8_0 or Q4_0 as safetensors, without loss"},
+    {0},
+};
+
+/* What the divergence is measured on: read by both models, so that a format's loss is seen on running text. */
+static const char sample[] =
+    "The lighthouse keeper kept two books. In the first he wrote what the sea did: the hour of the tide, the colour "
+    "of "
+    "the water, which ships went by and whether they answered his flag. In the second he wrote what he had thought "
+    "about while he watched, and this one he showed to nobody. When the engineers came to replace the lamp, they "
+    "found "
+    "12 volumes of the first kind and 31 of the second. \"You had time,\" said one of them. He answered that it was "
+    "the "
+    "other way round: time had had him, and these were the receipts.\n\n"
+    "A heart pumps in two strokes. During systole the muscle contracts and blood leaves; during diastole it relaxes "
+    "and "
+    "fills. At 70 beats a minute one cycle takes about 0.86 seconds, of which the contraction is roughly a third. "
+    "for i in range(10): total += i * i  # 285\n"
+    "To measure how much a change of format costs, compare what the two models expect to come next, word by word, "
+    "and "
+    "average. If they agree everywhere the number is zero; it grows with every word that one of them finds more "
+    "surprising than the other.\n";
+
+static void on_progress(void *ctx, double done) { sy_progress_share(ctx, done); }
+
+/* ---- files that go along --------------------------------------------------------------------------------------- */
+
+static sy_status copy_file(struct sy_args *a, const char *from, const char *to, struct sy_err *err)
+{
+    char *text;
+    size_t n;
+    if (!sy_file_exists(from)) return SY_OK;
+    sy_status st = sy_file_read(&a->app->env, from, COPY_BYTES_MAX, &text, &n, err);
+    if (st) return st;
+    FILE *f = fopen(to, "wb");
+    bool bad = !f || fwrite(text, 1, n, f) != n;
+    if (f && fclose(f)) bad = true;
+    sy_delete(&a->app->env, text);
+    return bad ? sy_fail(err, SY_EIO, "cannot write '%s': %s", to, strerror(errno)) : SY_OK;
+}
+
+static sy_status copy_tokenizer(struct sy_args *a, const char *from, const char *to, struct sy_err *err)
+{
+    static const char *const names[] = {
+        "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+        "merges.txt",     "chat_template.jinja",
+    };
+    sy_status st = SY_OK;
+    for (size_t i = 0; i < SY_COUNT(names) && !st; i++) {
+        const char *x = sy_arena_printf(&a->arena, "%s/%s", from, names[i]);
+        const char *y = sy_arena_printf(&a->arena, "%s/%s", to, names[i]);
+        st = x && y ? copy_file(a, x, y, err) : sy_fail(err, SY_ENOMEM, "no memory for the name of a file");
+    }
+    return st;
+}
+
+/* Half a model must not be left behind. */
+static void remove_folder(struct sy_args *a, const char *path)
+{
+    DIR *d = opendir(path);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        const char *file = sy_arena_printf(&a->arena, "%s/%s", path, e->d_name);
+        if (file && strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) unlink(file);
+    }
+    if (d) closedir(d);
+    rmdir(path);
+}
+
+/* ---- how far the new model is from the old --------------------------------------------------------------------- */
+
+static sy_status open_engine(struct sy_args *a, const char *path, struct sy_engine **out, struct sy_err *err)
+{
+    struct sy_engine_opt o = sy_session_opt(a);
+    o.model = path;
+    o.ctx_len = TOKENS_MAX;
+    o.score_row_max = ROWS;
+    return sy_engine_new(&a->app->env, &o, out, err);
+}
+
+static sy_status compare(struct sy_args *a, const char *old, const char *new, struct sy_compare *c,
+                         struct sy_err *err)
+{
+    struct sy_engine *e = NULL;
+    struct sy_ids ids;
+    sy_ids_init(&ids, &a->app->env);
+    sy_status st = open_engine(a, old, &c->ref, err);
+    const struct sy_tokenizer *t = st ? NULL : sy_engine_tokenizer(c->ref);
+    if (t) st = sy_prompt_raw(c->ref, sample, strlen(sample), &ids, err);
+    if (!st && t) st = open_engine(a, new, &e, err);
+    if (!st && t) {
+        int32_t n_vocab = sy_engine_plan(e)->info.n_vocab, n = ids.n < TOKENS_MAX ? (int32_t)ids.n : TOKENS_MAX;
+        c->row = sy_arena_array(&a->arena, (size_t)ROWS * (size_t)n_vocab, sizeof *c->row);
+        st = c->row ? sy_compare_window(c, e, ids.at, n, err)
+                    : sy_fail(err, SY_ENOMEM, "no memory for rows of logits");
+    }
+    sy_engine_free(e);
+    sy_engine_free(c->ref);
+    sy_ids_release(&ids);
+    return st;
+}
+
+/* ---- the command ----------------------------------------------------------------------------------------------- */
+
+static sy_status convert(struct sy_args *a, const char *model, const char *temp, struct sy_convert_result *res,
+                         struct sy_err *err)
+{
+    struct sy_checkpoint *ckpt;
+    struct sy_progress bar;
+    struct sy_convert_opt opt = {
+        .to = (enum sy_convert_to)sy_arg_choice(a, "quant"), .progress = on_progress, .progress_ctx = &bar};
+    sy_status st = sy_checkpoint_open(&a->app->env, model, &ckpt, err);
+    if (st) return st;
+    sy_progress_init(&bar, &a->app->env, a->app->progress, "converting");
+    st = sy_checkpoint_convert(&a->app->env, ckpt, temp, &opt, res, err);
+    sy_progress_end(&bar);
+    bool folder = !strcmp(sy_checkpoint_kind(ckpt), "safetensors");
+    if (!st && folder) st = copy_tokenizer(a, model, temp, err);
+    if (!st && !folder && !a->app->quiet)
+        fprintf(stderr, "the tokenizer stays in '%s': put the model's tokenizer.json into the folder\n", model);
+    sy_checkpoint_free(ckpt);
+    return sy_while(err, st, "converting '%s'", model);
+}
+
+static sy_status run(struct sy_args *a, struct sy_err *err)
+{
+    const char *out = sy_arg_text(a, "out"), *model;
+    struct sy_convert_result res;
+    struct stat s;
+    sy_status st = sy_model_path(a, sy_arg_text(a, "model"), &model, err);
+    if (st) return st;
+    if (lstat(out, &s) == 0)
+        return sy_fail(err, SY_EARG, "--out: '%s' is already there; name a folder that is not", out);
+    const char *temp = sy_arena_printf(&a->arena, "%s.partial-%ld", out, (long)getpid());
+    if (!temp) return sy_fail(err, SY_ENOMEM, "no memory for the name of a folder");
+    if (mkdir(temp, 0777)) return sy_fail(err, SY_EIO, "cannot make folder '%s': %s", temp, strerror(errno));
+    st = convert(a, model, temp, &res, err);
+    if (!st && rename(temp, out))
+        st = sy_fail(err, SY_EIO, "cannot rename '%s' to '%s': %s", temp, out, strerror(errno));
+    if (st) remove_folder(a, temp);
+    if (st) return st;
+    char size[16];
+    sy_size_text(res.bytes, size);
+    printf("%s in %zu file%s, %zu matrices quantised", size, res.n_shard, res.n_shard == 1 ? "" : "s",
+           res.n_quantised);
+    if (res.error > 0) printf(", squared error %.3g of their squares", res.error);
+    putchar('\n');
+    if (sy_arg_on(a, "skip-check")) return SY_OK;
+    struct sy_compare c = {0};
+    st = compare(a, model, out, &c, err);
+    if (st) return sy_while(err, st, "'%s' is written; comparing it with '%s'", out, model);
+    if (c.n)
+        printf("KL divergence from the old model: mean %.5f, largest %.4f; same first token %.2f %% of %lld\n",
+               c.kl_sum / (double)c.n, c.kl_max, 100 * (double)c.n_same / (double)c.n, (long long)c.n);
+    else puts("no tokenizer: not compared with the old model");
+    return SY_OK;
+}
+
+const struct sy_command sy_cmd_convert = {
+    .name = "convert",
+    .help = "write a model in another format, as a folder of safetensors",
+    .about = "Writes a folder of safetensors, a file a layer, from a model folder or a GGUF file. Q8_0 and Q4_0 are "
+             "stored as compressed-tensors' packed integers with a scale for 32, MXFP4 as its MXFP4, fp8 as e4m3 "
+             "with a scale for 128 x 128; scales are chosen for the least squared error. Embeddings, heads, routers "
+             "and norms keep their precision. Both models are then run over a short text to print the divergence. "
+             "The folder appears when it is complete, or not at all. Parts of a model that are not its text model "
+             "are left out.",
+    .flags = {sy_flags_model, flags, sy_flags_ctx, sy_flags_engine},
+    .examples = examples,
+    .run = run,
+};

@@ -1,0 +1,26 @@
+/* convert.h - writes a checkpoint as a folder of safetensors, one shard a layer, so that neither reading nor writing
+ * holds more than a few rows in memory.
+ *
+ * As stored: floats stay what they are; q8_0 and q4_0 of a GGUF become compressed-tensors' packed integers in groups
+ * of 32, mxfp4 its MXFP4: the same numbers, bit for bit. Any other format is refused by name. Otherwise the matrices
+ * of the layers are quantised, with the rounding that makes the squared error least; all else stays, or becomes bf16
+ * where safetensors has no such format. Tensors of other modalities are left out. Formats: huggingface/safetensors
+ * README; compressed-tensors "pack-quantized", "mxfp4-pack-quantized"; transformers' "fp8" with blocks of 128 x 128.
+ */
+#pragma once
+#include "checkpoint/checkpoint.h"
+
+enum sy_convert_to { SY_CONVERT_STORED, SY_CONVERT_Q8_0, SY_CONVERT_Q4_0, SY_CONVERT_MXFP4, SY_CONVERT_FP8 };
+struct sy_convert_opt {
+    enum sy_convert_to to;
+    void (*progress)(void *ctx, double done); /* 0..1; NULL: none */
+    void *progress_ctx;
+};
+struct sy_convert_result {
+    size_t n_shard, n_quantised;
+    double bytes; /* of all tensors written */
+    double error; /* squared error of what was quantised, by its squares; 0: none */
+};
+/* Writes weights, config.json and generation_config.json into an existing empty folder. */
+SY_CHECK sy_status sy_checkpoint_convert(const struct sy_env *, const struct sy_checkpoint *, const char *folder,
+                                         const struct sy_convert_opt *, struct sy_convert_result *, struct sy_err *);
