@@ -123,8 +123,8 @@ static sy_status compare(struct sy_args *a, const char *old, const char *new, st
     sy_status st = open_engine(a, old, &c->ref, err);
     const struct sy_tokenizer *t = st ? NULL : sy_engine_tokenizer(c->ref);
     if (t) st = sy_prompt_raw(c->ref, sample, strlen(sample), &ids, err);
-    if (!st && t) st = open_engine(a, new, &e, err);
-    if (!st && t) {
+    if (!st && ids.n) st = open_engine(a, new, &e, err);
+    if (!st && ids.n) {
         int32_t n_vocab = sy_engine_plan(e)->info.n_vocab, n = ids.n < TOKENS_MAX ? (int32_t)ids.n : TOKENS_MAX;
         c->row = sy_arena_array(&a->arena, (size_t)ROWS * (size_t)n_vocab, sizeof *c->row);
         st = c->row ? sy_compare_window(c, e, ids.at, n, err)
@@ -188,7 +188,7 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
     if (c.n)
         printf("KL divergence from the old model: mean %.5f, largest %.4f; same first token %.2f %% of %lld\n",
                c.kl_sum / (double)c.n, c.kl_max, 100 * (double)c.n_same / (double)c.n, (long long)c.n);
-    else puts("no tokenizer: not compared with the old model");
+    else puts("no tokenizer that knows the text: not compared with the old model");
     return SY_OK;
 }
 

@@ -81,7 +81,7 @@ static void print_text(struct sy_buf *b, const struct sy_description *d, bool te
         struct sy_buf shape;
         sy_buf_init(&shape, b->env, 0);
         add_shape(&shape, t, " x ");
-        sy_buf_printf(b, "%-7s %16s %12zu  %s\n", t->dtype, shape.at ? shape.at : "", t->n_bytes, t->name);
+        sy_buf_printf(b, "%-7s %16s %12zu  %s\n", sy_format_name(t), shape.at ? shape.at : "", t->n_bytes, t->name);
         sy_buf_release(&shape);
     }
 }
@@ -109,7 +109,7 @@ static void print_json(struct sy_buf *b, const struct sy_description *d)
         const struct sy_tensor *t = sy_checkpoint_at(d->ckpt, i);
         sy_buf_printf(b, "%s\n  {\"name\":", i ? "," : "");
         sy_json_quote(b, t->name, strlen(t->name));
-        sy_buf_printf(b, ",\"format\":\"%s\",\"shape\":[", t->dtype);
+        sy_buf_printf(b, ",\"format\":\"%s\",\"shape\":[", sy_format_name(t));
         add_shape(b, t, ",");
         sy_buf_printf(b, "],\"bytes\":%zu}", t->n_bytes);
     }

@@ -3,16 +3,19 @@
 
 #include <string.h>
 
+const char *sy_format_name(const struct sy_tensor *t) { return t->format ? t->format->name : t->dtype; }
+
 static void add_tensor(struct sy_description *d, const struct sy_tensor *t)
 {
     double n = 1;
     for (int i = 0; i < t->n_dim; i++) n *= (double)t->dim[i];
     d->n_param += n;
     d->bytes += (double)t->n_bytes;
+    const char *name = sy_format_name(t);
     size_t f = 0;
-    while (f < d->n_format && strcmp(d->format[f].name, t->dtype)) f++;
+    while (f < d->n_format && strcmp(d->format[f].name, name)) f++;
     if (f == SY_FORMATS_MAX) return;
-    if (f == d->n_format) d->format[d->n_format++].name = t->dtype;
+    if (f == d->n_format) d->format[d->n_format++].name = name;
     d->format[f].n++;
     d->format[f].bytes += (double)t->n_bytes;
 }

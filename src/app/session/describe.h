@@ -20,6 +20,7 @@ struct sy_description {
     double kv_token_bytes, kv_bytes; /* of one token; of seq_max sequences of ctx_len */
     double state_bytes;              /* recurrent states of one sequence */
 };
+const char *sy_format_name(const struct sy_tensor *); /* "q4_k"; the file's own word for what nothing here reads */
 SY_CHECK sy_status sy_describe(struct sy_args *, const struct sy_text_model *, struct sy_description *,
                                struct sy_err *);
 void sy_description_release(struct sy_description *);
