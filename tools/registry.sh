@@ -1,9 +1,8 @@
 #!/bin/sh
 # Writes the tables of what the source folders contain. usage: registry.sh lib|app "SOURCES"
 # A file src/model/x.c defines sy_arch_x, src/quant/x.c sy_quant_x, src/quant/scheme/x.c sy_scheme_x, a folder
-# src/backend/x sy_backend_x, a file
-# src/backend/cpu/kernel/ISA/FAMILY.c sy_FAMILY_ISA, and (app) src/app/x.c sy_cmd_x. A file named like its folder is
-# the folder's own code and registers nothing.
+# src/backend/x sy_backend_x, a file src/backend/cpu/kernel/ISA/FAMILY.c sy_FAMILY_ISA, and (app) src/app/x.c sy_cmd_x.
+# A file named like its folder is the folder's own code and registers nothing.
 set -eu
 names() { # names FOLDER SOURCES: the file names in src/FOLDER, but for the folder's own
     for f in $2; do
