@@ -333,10 +333,10 @@ const struct sy_command sy_cmd_compile = {
     .help = "compile a model's steps for a TPU that is not here: does it fit, how fast",
     .about =
         "Compiles the programs that serving would run, one for each static shape, with the vendor's own compiler "
-        "for\n"
-        "chips that need not be here. Prints for each what the compile took, the memory of one device by kind, the\n"
-        "compiler's own estimate of the step's time (its cycles summed, at the chip's clock), and what memory and\n"
-        "arithmetic allow at best. Times are estimates of a compiler, not measurements; attention loops over long\n"
+        "for "
+        "chips that need not be here. Prints for each what the compile took, the memory of one device by kind, the "
+        "compiler's own estimate of the step's time (its cycles summed, at the chip's clock), and what memory and "
+        "arithmetic allow at best. Times are estimates of a compiler, not measurements; attention loops over long "
         "prompts are counted by the runs that one prompt filling the step would need.",
     .flags = {flags, sy_flags_ctx},
     .examples = examples,
