@@ -77,7 +77,7 @@ banned() { # banned PATTERN INSTEAD [FILES THAT MAY]
     banned 'atoi|atol|atoll|atof' 'strtoll, strtod and a range check'
     banned 'system|popen' 'a library call'
     banned 'rand|srand|random|drand48|rand_r' 'sy_rng'
-    banned 'alloca|malloc|calloc|realloc|aligned_alloc' 'sy_new, sy_resize or an arena' 'src/base/base\.c'
+    banned 'alloca|malloc|calloc|realloc|aligned_alloc' 'sy_new, sy_resize or an arena' 'src/base/(base|json)\.c'
     banned 'setjmp|longjmp|signal' 'a status; sigaction'
     banned 'assert|abort' 'sy_assert' 'src/base/base\.c'
     banned 'exit|_exit|quick_exit' 'a status' 'src/app/[a-z/]*\.c'

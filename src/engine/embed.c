@@ -145,8 +145,7 @@ static sy_status answer(struct systole *m, const struct sy_ids *ids, const struc
     w->a.prompt_tokens = r.n_prompt;
     if (!st) st = sy_engine_submit(m->engine, &r, &w->id, e);
     for (bool worked = true; !st && worked;) st = sy_engine_step(m->engine, &worked, e);
-    if (!st && (w->piece.failed || w->text.pending.failed))
-        st = sy_fail(e, SY_ENOMEM, "no memory for the answer's text");
+    if (!st && w->text.lost) st = sy_fail(e, SY_ENOMEM, "no memory for the answer's text");
     sy_output_release(&w->text);
     sy_buf_release(&w->piece);
     return st;
@@ -234,6 +233,7 @@ int systole_chat_ask(struct systole_chat *c, const char *message, const struct s
     sy_chat_tokens(sy_engine_tokenizer(m->engine), &r);
     if (!st) st = sy_chat_encode(m->env, sy_engine_template(m->engine), sy_engine_tokenizer(m->engine), &r, &ids, &e);
     if (!st) st = answer(m, &ids, how, &w, &e);
+    if (!st && whole.failed) st = sy_fail(&e, SY_ENOMEM, "no memory for the answer's text");
     if (!st) st = say(c, "assistant", whole.len ? whole.at : "", whole.len, &e);
     if (st) sy_json_truncate(c->messages, n_before); /* the conversation stands as it was before the question */
     sy_buf_release(&whole);

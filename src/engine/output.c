@@ -58,7 +58,7 @@ static void give(struct sy_output *o, size_t n, struct sy_buf *out)
 
 static bool settle(struct sy_output *o, struct sy_buf *out)
 {
-    if (o->pending.failed) out->failed = true;
+    out->failed |= o->pending.failed;
     if (o->pending.len == 0) return false;
     size_t at = find_stop(o, &o->which);
     if (o->which >= 0) {
@@ -75,7 +75,9 @@ bool sy_output_feed(struct sy_output *o, int32_t id, struct sy_buf *out)
 {
     if (o->stopped) return true;
     sy_detok_feed(&o->detok, id, &o->pending);
-    return settle(o, out);
+    bool stopped = settle(o, out);
+    o->lost |= out->failed;
+    return stopped;
 }
 
 void sy_output_finish(struct sy_output *o, struct sy_buf *out)
@@ -83,4 +85,5 @@ void sy_output_finish(struct sy_output *o, struct sy_buf *out)
     if (o->stopped) return;
     sy_detok_finish(&o->detok, &o->pending);
     if (!settle(o, out) && o->pending.len) give(o, o->pending.len, out);
+    o->lost |= out->failed;
 }

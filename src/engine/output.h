@@ -14,6 +14,7 @@ struct sy_output {
     size_t stop_len[SY_STOP_MAX];
     int n_stop;
     bool include_stop, stopped;
+    bool lost; /* memory ran out and text is missing: what came out must not pass for the answer */
     int which; /* the stop string that matched */
 };
 /* Refuses an empty stop string, too many or too long ones (SY_EARG). */

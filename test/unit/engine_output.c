@@ -160,6 +160,67 @@ static void a_chat_prompt_has_one_bos(void **state)
     count_bos("{% for m in messages %}{{ m.content }}{% endfor %}", 1);
 }
 
+struct scarce {
+    int left;
+};
+static void *scarce_get(void *ctx, size_t n)
+{
+    struct scarce *s = ctx;
+    void *p = s->left-- > 0 ? aligned_alloc(64, (n + 63) / 64 * 64) : NULL;
+    return p ? memset(p, 0, n) : NULL;
+}
+static void *scarce_resize(void *ctx, void *old, size_t n_old, size_t n)
+{
+    void *p = scarce_get(ctx, n);
+    if (p && old) memcpy(p, old, n_old < n ? n_old : n);
+    if (p) free(old);
+    return p;
+}
+static void scarce_free(void *ctx, void *p)
+{
+    (void)ctx;
+    free(p);
+}
+
+/* With the n-th allocation failing, the text is whole or known to be not; taking what came out does not forget it. */
+static void no_memory(void **state)
+{
+    (void)state;
+    const char *text =
+        "Some words, and a stop that never comes: a longer text than the first few buffers hold. ENDING";
+    const char *stop[] = {"END OF IT"};
+    const size_t len[] = {9};
+    struct sy_ids ids;
+    sy_ids_init(&ids, sy_env_default());
+    assert_int_equal(sy_tokenizer_encode(tok, text, strlen(text), 0, &ids, NULL), SY_OK);
+    bool lost = true;
+    for (int n = 0; lost; n++) {
+        struct scarce scarce = {n};
+        struct sy_alloc alloc = {scarce_get, scarce_resize, scarce_free, &scarce};
+        struct sy_env env = *sy_env_default();
+        env.alloc = &alloc;
+        struct sy_output o;
+        struct sy_buf out, all;
+        assert_int_equal(sy_output_init(&o, &env, tok, true, stop, len, 1, NULL), SY_OK);
+        sy_buf_init(&out, &env, 0);
+        sy_buf_init(&all, sy_env_default(), 0);
+        for (size_t i = 0; i <= ids.n; i++) {
+            if (i < ids.n) assert_false(sy_output_feed(&o, ids.at[i], &out));
+            else sy_output_finish(&o, &out);
+            if (out.len) sy_buf_add(&all, out.at, out.len);
+            sy_buf_clear(&out);
+        }
+        lost = o.lost;
+        if (lost) assert_true(all.len < strlen(text));
+        else assert_string_equal(all.at, text);
+        assert_true(n > 0 || lost);
+        sy_buf_release(&all);
+        sy_buf_release(&out);
+        sy_output_release(&o);
+    }
+    sy_ids_release(&ids);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -167,6 +228,7 @@ int main(void)
         cmocka_unit_test(certain_text_is_not_held),
         cmocka_unit_test(bad_stops_are_refused),
         cmocka_unit_test(a_chat_prompt_has_one_bos),
+        cmocka_unit_test(no_memory),
     };
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
 }

@@ -36,7 +36,7 @@ static void on_event(void *ctx, const struct sy_event *ev)
     if (!r->opt->wants_text || end) return;
     r->stopped = sy_output_feed(&r->out, ev->id, &r->text);
     give(r);
-    if (r->stopped) sy_engine_cancel(r->engine, r->id);
+    if (r->stopped || r->out.lost) sy_engine_cancel(r->engine, r->id);
     if (r->stopped && r->done) r->answer->finish = SY_FINISH_STOP;
 }
 
@@ -96,6 +96,7 @@ sy_status sy_answer(struct sy_app *app, struct sy_engine *e, const struct sy_ans
         sy_output_finish(&r.out, &r.text);
         give(&r);
     }
+    if (!st && r.out.lost) st = sy_fail(err, SY_ENOMEM, "no memory for the answer's text");
     struct sy_engine_stats after = sy_engine_stats(e);
     measure(&r, &before, &after);
     if (o->wants_text) sy_output_release(&r.out);
