@@ -34,7 +34,9 @@ static const struct sy_example examples[] = {
 
 struct out {
     int form;
-    struct sy_buf text, ids;
+    bool any_id;
+    char last;               /* of the text: decides about a closing newline */
+    struct sy_buf text, ids; /* OUT_JSON */
 };
 
 static void on_text(void *ctx, const char *text, size_t n)
@@ -45,8 +47,7 @@ static void on_text(void *ctx, const char *text, size_t n)
     } else if (o->form == OUT_TEXT) {
         sy_text_print(text, n);
         fflush(stdout);
-        sy_buf_clear(&o->text);
-        sy_buf_char(&o->text, text[n - 1]); /* the last one decides about a closing newline */
+        o->last = text[n - 1];
     }
 }
 
@@ -55,9 +56,9 @@ static void on_id(void *ctx, int32_t id)
     struct out *o = ctx;
     if (o->form == OUT_JSON) sy_buf_printf(&o->ids, "%s%d", o->ids.len ? "," : "", id);
     if (o->form != OUT_IDS) return;
-    printf("%s%d", o->ids.len ? "," : "", id);
+    printf("%s%d", o->any_id ? "," : "", id);
     fflush(stdout);
-    if (!o->ids.len) sy_buf_char(&o->ids, ',');
+    o->any_id = true;
 }
 
 /* The words of the command line, or standard input when there are none. */
@@ -101,21 +102,26 @@ static sy_status make_prompt(struct sy_args *a, const struct sy_engine *e, const
     return st;
 }
 
-static void close_output(struct out *o, const struct sy_answer *w, uint64_t seed)
+static sy_status close_output(struct out *o, const struct sy_answer *w, uint64_t seed, struct sy_err *err)
 {
     if (o->form == OUT_IDS) putchar('\n');
     /* A terminal's prompt, and whatever reads lines, wants the last one ended. */
-    if (o->form == OUT_TEXT && o->text.len && o->text.at[0] != '\n') putchar('\n');
-    if (o->form != OUT_JSON) return;
+    if (o->form == OUT_TEXT && o->last && o->last != '\n') putchar('\n');
+    if (o->form != OUT_JSON) return SY_OK;
     struct sy_buf quoted;
     sy_buf_init(&quoted, o->text.env, 0);
     sy_json_quote(&quoted, o->text.len ? o->text.at : "", o->text.len);
+    if (o->text.failed || o->ids.failed || quoted.failed) {
+        sy_buf_release(&quoted);
+        return sy_fail(err, SY_ENOMEM, "no memory for the answer's text");
+    }
     printf("{\"text\":%s,\"ids\":[%s],\"finish_reason\":\"%s\",\"seed\":%llu,"
            "\"usage\":{\"prompt_tokens\":%d,\"completion_tokens\":%d},"
            "\"timings\":{\"ttft_ms\":%.3f,\"prefill_tok_s\":%.3f,\"decode_tok_s\":%.3f}}\n",
-           quoted.failed ? "null" : quoted.at, o->ids.len ? o->ids.at : "", sy_finish_name(w->finish),
-           (unsigned long long)seed, w->n_prompt, w->n_gen, w->first_s * 1e3, w->prefill_tok_s, w->decode_tok_s);
+           quoted.at, o->ids.len ? o->ids.at : "", sy_finish_name(w->finish), (unsigned long long)seed, w->n_prompt,
+           w->n_gen, w->first_s * 1e3, w->prefill_tok_s, w->decode_tok_s);
     sy_buf_release(&quoted);
+    return SY_OK;
 }
 
 static sy_status answer(struct sy_args *a, struct sy_engine *e, const struct sy_ids *ids, struct sy_err *err)
@@ -139,7 +145,7 @@ static sy_status answer(struct sy_args *a, struct sy_engine *e, const struct sy_
     struct sy_answer w;
     sy_interrupt_hold(a->app->interrupt);
     st = sy_answer(a->app, e, &opt, &w, err);
-    if (!st) close_output(&o, &w, opt.sampling.seed);
+    if (!st) st = close_output(&o, &w, opt.sampling.seed, err);
     fflush(stdout);
     if (!st && a->app->progress) sy_answer_report(e, &w);
     sy_buf_release(&o.text);

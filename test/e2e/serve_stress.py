@@ -254,7 +254,8 @@ def test_soak():
         assert not wrong, "%d went wrong: %s" % (len(wrong), wrong[:5])
         print("%s; %.0f tokens, %.0f preemptions; resident %.1f MB, then %.1f MB" % (
             ", ".join("%s %d" % x for x in sorted(soak.seen.items())), m["vllm:generation_tokens_total"], m["vllm:num_preemptions_total"], middle / 1e6, end / 1e6))
-        assert end < middle * 1.05 + (4 << 20), "memory grew from %d to %d bytes" % (middle, end)
+        kept = "ASAN_OPTIONS" in os.environ  # by a sanitizer, of what was freed; it looks for leaks itself
+        assert kept or end < middle * 1.05 + (4 << 20), "memory grew from %d to %d bytes" % (middle, end)
         s.healthy()
 
 

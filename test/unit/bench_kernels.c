@@ -82,7 +82,7 @@ static void attention(void **state)
 {
     (void)state;
     struct seen s = measure("attend", "Qwen2.5", NULL);
-    assert_int_equal(s.n_result, s.n_level * 3 * 4);
+    assert_int_equal(s.n_result, s.n_level * SY_KV_COUNT * 4);
     assert_true(ran(&s, "decode f32") && ran(&s, "prefill bf16") && ran(&s, "write f16"));
 }
 

@@ -57,6 +57,7 @@ sy_status sy_talk_say(struct sy_talk *t, const char *text, size_t n, struct sy_e
     sy_buf_clear(&t->answer);
     if (!st) st = sy_answer(t->app, t->engine, &opt, &t->last, err);
     sy_ids_release(&ids);
+    if (!st && t->answer.failed) st = sy_fail(err, SY_ENOMEM, "no memory for the answer's text");
     if (st) {
         forget_from(t, before);
         return st;
