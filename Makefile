@@ -12,6 +12,7 @@
 #: make check-generic    with the portable kernels only
 #: make check-arm        kernels, formats and text for arm64, emulated
 #: make fuzz             every fuzz target for FUZZ_SECONDS (60)
+#: make bench-published  published tables of speed and cost beside what the simulator says
 #: make tidy             format, layers, sizes, banned calls
 #: make install          PREFIX=/usr/local DESTDIR=
 #: make clean
@@ -23,7 +24,7 @@ O    ?= build/$(MODE)
 ifeq ($(origin CC),default)
 CC   := gcc
 endif
-DIRS ?= base graph quant checkpoint text model comm backend engine serve bench
+DIRS ?= base graph quant checkpoint text model comm backend engine serve bench plan
 
 VERSION  := 0.1.0
 PKGS     := jansson libpcre2-8 libutf8proc libcurl libedit libcrypto libmicrohttpd
@@ -78,6 +79,12 @@ $(O)/registry.c: FORCE
 $(O)/commands.c: FORCE
 	@mkdir -p $(@D)
 	@sh tools/registry.sh app "$(APP_SRC)" > $@.new && { cmp -s $@ $@.new || cp $@.new $@; rm -f $@.new; }
+# Cards, prices and measurements travel in the program.
+DATA := $(sort $(wildcard data/*/*.json))
+$(O)/data.c: FORCE
+	@mkdir -p $(@D)
+	@sh tools/embed.sh $(DATA) > $@.new && { cmp -s $@ $@.new || cp $@.new $@; rm -f $@.new; }
+$(O)/data.o: $(DATA)
 FORCE:
 
 # V=1 shows the commands.
@@ -106,10 +113,10 @@ $(O)/test/unit/%.o: test/unit/%.c
 	@mkdir -p $(@D)
 	$(call say,CC )
 	$(Q)$(CC) $(CFLAGS_ALL) $(if $(filter release,$(MODE)),-O2) -MMD -MP -c $< -o $@
-$(O)/registry.o $(O)/commands.o: $(O)/%.o: $(O)/%.c
+$(O)/registry.o $(O)/commands.o $(O)/data.o: $(O)/%.o: $(O)/%.c
 	$(call say,CC )
 	$(Q)$(CC) $(CFLAGS_ALL) -MMD -MP -c $< -o $@
-$(LIB): $(LIB_OBJ) $(O)/registry.o
+$(LIB): $(LIB_OBJ) $(O)/registry.o $(O)/data.o
 	@rm -f $@
 	$(call say,AR )
 	$(Q)$(AR) rcs $@ $^
@@ -189,6 +196,9 @@ fuzz:
 fuzz-programs: $(FUZZ_BIN)
 tidy:
 	@tools/tidy.sh
+.PHONY: bench-published
+bench-published: release
+	@build/release/systole plan published
 
 # ---- the rest --------------------------------------------------------------------------------------------------
 

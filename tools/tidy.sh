@@ -47,7 +47,7 @@ echo "$c_files" | xargs awk '
 # src/FOLDER may include its own and lower folders; models and backends never see each other.
 echo "$src_files" | grep '^src/' | xargs awk '
     BEGIN {
-        n = split("base graph quant checkpoint text model comm backend engine serve app", order, " ")
+        n = split("base graph quant checkpoint text model comm backend engine serve plan app", order, " ")
         for (i = 1; i <= n; i++) rank[order[i]] = i
         rank["bench"] = rank["serve"]
     }

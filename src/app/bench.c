@@ -11,6 +11,7 @@ static const struct sy_example examples[] = {
     {"systole bench offline -m model.gguf --mixed --batch 32", "what continuous batching is worth"},
     {"systole bench serve --url http://127.0.0.1:8080 --concurrency 1,4,16,64", "what users of a server see"},
     {"systole bench serve --url http://127.0.0.1:8080 --rate 2,4 --endpoint chat --json out.json", "open loop, chat"},
+    {"systole bench compare before.json after.json", "two results beside each other"},
     {"systole bench replay --trace trace.jsonl -m model.gguf", "a recorded run again, step for step"},
     {0},
 };
@@ -20,6 +21,7 @@ struct mode {
     sy_status (*run)(struct sy_args *, struct sy_err *);
 };
 static const struct mode modes[] = {
+    {"compare", " ", " ", sy_bench_compare},
     {"kernels", " ", " isa family shape rows seconds threads json ", sy_bench_kernels},
     {"offline", " model ",
      " model input-len output-len batch repeat scheduling mixed random-range num-prompts seed json price chips "
@@ -68,9 +70,12 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
     for (size_t i = 0; i < SY_COUNT(modes); i++) {
         if (strcmp(modes[i].name, a->operand[0])) continue;
         sy_status st = check_flags(a, &modes[i], err);
+        if (!st && a->n_operand > 1 && modes[i].run != sy_bench_compare)
+            return sy_fail(err, SY_EARG, "bench %s: takes no '%.40s'", modes[i].name, a->operand[1]);
         return st ? st : modes[i].run(a, err);
     }
-    return sy_fail(err, SY_EARG, "bench: expected kernels, offline, serve or replay, found '%.40s'", a->operand[0]);
+    return sy_fail(err, SY_EARG, "bench: expected kernels, offline, serve, replay or compare, found '%.40s'",
+                   a->operand[0]);
 }
 
 const struct sy_command sy_cmd_bench = {
@@ -81,10 +86,11 @@ const struct sy_command sy_cmd_bench = {
              "memory allows.\n"
              "serve    puts a load on a server that speaks OpenAI's API, in closed loop (--concurrency) or open loop "
              "(--rate).\n"
-             "replay   runs a recorded trace again and compares every step.",
-    .operands = "MODE",
+             "replay   runs a recorded trace again and compares every step.\n"
+             "compare  sets two results of serve, of plan or of InferenceX beside each other at equal interactivity.",
+    .operands = "MODE [FILE FILE]",
     .n_operand_min = 1,
-    .n_operand_max = 1,
+    .n_operand_max = 3,
     .flags = {sy_flags_bench, sy_flags_ctx, sy_flags_engine},
     .examples = examples,
     .run = run,

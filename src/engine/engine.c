@@ -120,12 +120,10 @@ static sy_status plan_slots(struct sy_engine *e, struct sy_shape *shape, struct 
 }
 
 /* Decides the sizes, before weights or cache take memory. */
-static sy_status make_plan(struct sy_engine *e, const struct sy_engine_opt *o, struct sy_shape *shape,
-                           struct sy_err *err)
+static sy_status plan_sizes(struct sy_engine *e, const struct sy_engine_opt *o, struct sy_shape *shape,
+                            struct sy_err *err)
 {
     struct sy_engine_plan *p = &e->plan;
-    p->info = e->model.info;
-    p->arch = e->model.arch->name;
     p->block_len = or_default(o->block_len, 32);
     p->seq_max = or_default(o->seq_max, 1);
     p->batch_tok_max = or_default(o->batch_tok_max, 512);
@@ -136,10 +134,13 @@ static sy_status make_plan(struct sy_engine *e, const struct sy_engine_opt *o, s
     if (p->batch_tok_max < p->seq_max) p->batch_tok_max = p->seq_max; /* each running sequence must advance */
     int32_t per_seq = (p->ctx_len + p->block_len - 1) / p->block_len, rows = or_default(o->score_row_max, 64);
     *shape = (struct sy_shape){p->batch_tok_max, p->seq_max, per_seq, rows > p->seq_max ? rows : p->seq_max};
-    sy_status st = engine_graph(e, *shape, &e->graph, err);
-    if (!st) st = plan_slots(e, shape, err);
-    if (st) return st;
-    int64_t block_bytes = e->ops->kv_block_bytes(e->backend, e->graph, p->block_len);
+    return SY_OK;
+}
+
+static sy_status plan_blocks(struct sy_engine *e, const struct sy_engine_opt *o, int32_t per_seq, int64_t block_bytes,
+                             struct sy_err *err)
+{
+    struct sy_engine_plan *p = &e->plan;
     int64_t n_block = 1 + (int64_t)p->seq_max * per_seq;
     if (o->kv_bytes_max > 0 && block_bytes > 0 && n_block > o->kv_bytes_max / block_bytes)
         n_block = o->kv_bytes_max / block_bytes; /* blocks of a model without attention have no bytes */
@@ -269,12 +270,47 @@ sy_status sy_engine_new(const struct sy_env *env, const struct sy_engine_opt *o,
     if (!st) st = sy_checkpoint_open(env, o->model, &e->ckpt, err);
     if (!st) st = sy_model_open(env, sy_checkpoint_config(e->ckpt), sy_checkpoint_path(e->ckpt), &e->model, err);
     if (!st) st = open_text(e, err);
-    if (!st) st = make_plan(e, o, &shape, err);
+    if (!st) {
+        e->plan.info = e->model.info;
+        e->plan.arch = e->model.arch->name;
+        st = plan_sizes(e, o, &shape, err);
+    }
+    if (!st) st = engine_graph(e, shape, &e->graph, err);
+    if (!st) st = plan_slots(e, &shape, err);
+    if (!st)
+        st = plan_blocks(e, o, shape.block, e->ops->kv_block_bytes(e->backend, e->graph, e->plan.block_len), err);
     if (!st) st = allocate(e, shape, err);
     if (st) {
         sy_engine_free(e);
         return st;
     }
+    *out = e;
+    return SY_OK;
+}
+
+sy_status sy_engine_new_bare(const struct sy_env *env, const struct sy_engine_opt *o, const struct sy_engine_bare *b,
+                             struct sy_engine **out, struct sy_err *err)
+{
+    struct sy_engine *e = sy_new(env, sizeof *e);
+    if (!e) {
+        b->ops->close(b->backend);
+        return sy_fail(err, SY_ENOMEM, "no memory for the engine");
+    }
+    e->env = env;
+    e->opt = *o;
+    e->ops = b->ops;
+    e->backend = b->backend;
+    e->plan.info = b->info;
+    e->plan.arch = "";
+    struct sy_shape shape;
+    sy_status st = plan_sizes(e, o, &shape, err);
+    if (!st) st = plan_blocks(e, o, shape.block, b->block_bytes, err);
+    if (!st) st = engine_tables_new(e, shape, err);
+    if (st) {
+        sy_engine_free(e);
+        return st;
+    }
+    e->ops->device(e->backend, &e->plan.device, false);
     *out = e;
     return SY_OK;
 }

@@ -42,6 +42,16 @@ struct sy_engine_opt {   /* zero everywhere is a sensible default */
 };
 SY_CHECK sy_status sy_engine_new(const struct sy_env *, const struct sy_engine_opt *, struct sy_engine **out,
                                  struct sy_err *);
+/* An engine of a backend that needs no model, only its sizes: a simulator's. Scheduler, blocks and queues are the
+ * same; there is no tokenizer, template, graph or checkpoint. opt->model and opt->backend are not read. */
+struct sy_engine_bare {
+    const struct sy_backend_ops *ops;
+    struct sy_backend *backend; /* taken, even on failure */
+    struct sy_info info;
+    int64_t block_bytes; /* of block_len tokens */
+};
+SY_CHECK sy_status sy_engine_new_bare(const struct sy_env *, const struct sy_engine_opt *,
+                                      const struct sy_engine_bare *, struct sy_engine **out, struct sy_err *);
 void sy_engine_free(struct sy_engine *);
 
 /* ---- immutable parts ------------------------------------------------------------------------------------------ */
@@ -129,6 +139,10 @@ void sy_engine_cancel(struct sy_engine *, uint64_t id); /* an unknown id is fine
 void sy_engine_stop(struct sy_engine *, uint64_t id, int32_t sample);
 /* Runs one step; false when there was nothing to do. An error here is the backend's and final. */
 SY_CHECK sy_status sy_engine_step(struct sy_engine *, bool *worked, struct sy_err *);
+/* The same in two halves, for engines that run in lock-step: what is computed is decided, then its results are taken.
+ * Nothing else may be called between them. */
+SY_CHECK sy_status sy_engine_step_begin(struct sy_engine *, bool *worked, struct sy_err *);
+SY_CHECK sy_status sy_engine_step_end(struct sy_engine *, struct sy_err *);
 
 struct sy_engine_stats { /* since the engine started, but for the gauges */
     uint64_t n_step, n_prompt_tok, n_gen_tok;

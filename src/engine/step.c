@@ -147,7 +147,7 @@ static struct sy_want wanted(const struct sy_engine *e)
     return w;
 }
 
-sy_status sy_engine_step(struct sy_engine *e, bool *worked, struct sy_err *err)
+sy_status sy_engine_step_begin(struct sy_engine *e, bool *worked, struct sy_err *err)
 {
     uint64_t began = e->now;
     bool last = e->unmeasured;
@@ -162,13 +162,18 @@ sy_status sy_engine_step(struct sy_engine *e, bool *worked, struct sy_err *err)
     }
     *worked = true;
     if (e->n_copy) e->ops->copy_blocks(e->backend, e->kv, e->copy, e->n_copy);
-    struct sy_result r;
     struct bucket *b = e->buckets.n ? buckets_fit(e) : NULL;
     sy_status st = e->ops->forward(e->backend, b ? b->program : e->program, e->kv, b ? &b->batch : &e->batch);
-    if (!st) st = e->ops->wait(e->backend, wanted(e), &r, err);
+    return st ? sy_fail(err, st, "the backend refused a step") : SY_OK;
+}
+
+sy_status sy_engine_step_end(struct sy_engine *e, struct sy_err *err)
+{
+    struct sy_result r;
+    sy_status st = e->ops->wait(e->backend, wanted(e), &r, err);
     if (st) return st;
     uint64_t now = sy_now_ns(e->env);
-    if (b) {
+    if (e->buckets.n) {
         struct sy_device d;
         e->ops->device(e->backend, &d, false);
         e->stats.n_compile = (uint64_t)(d.n_compiled - e->n_compiled);
@@ -178,6 +183,12 @@ sy_status sy_engine_step(struct sy_engine *e, bool *worked, struct sy_err *err)
     collect(e, &r, now);
     e->unmeasured = true;
     return SY_OK;
+}
+
+sy_status sy_engine_step(struct sy_engine *e, bool *worked, struct sy_err *err)
+{
+    sy_status st = sy_engine_step_begin(e, worked, err);
+    return st || !*worked ? st : sy_engine_step_end(e, err);
 }
 
 struct sy_engine_stats sy_engine_stats(const struct sy_engine *e)

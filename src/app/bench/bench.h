@@ -7,6 +7,7 @@
 sy_status sy_bench_kernels(struct sy_args *, struct sy_err *);
 sy_status sy_bench_offline(struct sy_args *, struct sy_err *);
 sy_status sy_bench_replay(struct sy_args *, struct sy_err *);
+sy_status sy_bench_compare(struct sy_args *, struct sy_err *);
 sy_status sy_bench_serve(struct sy_args *, struct sy_err *);
 extern const struct sy_flag sy_flags_bench[];
 

@@ -1,0 +1,15 @@
+/* plan.h - the modes of `systole plan`. */
+#pragma once
+#include "app/app.h"
+#include "plan/calibrate.h"
+
+sy_status sy_plan_search(struct sy_args *, struct sy_err *);
+sy_status sy_plan_calibrate(struct sy_args *, struct sy_err *);
+sy_status sy_plan_check(struct sy_args *, struct sy_err *);
+sy_status sy_plan_published(struct sy_args *, struct sy_err *);
+sy_status sy_plan_study(struct sy_args *, struct sy_err *);
+sy_status sy_plan_list(struct sy_args *, struct sy_err *);
+extern const struct sy_flag sy_flags_plan[];
+
+/* The calibration that --points names, or the program's own measurements. */
+SY_CHECK sy_status sy_plan_calibration(struct sy_args *, struct sy_calibration *out, struct sy_err *);

@@ -1,0 +1,408 @@
+#include "plan/simulate.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "backend/sim/sim.h"
+#include "base/rng.h"
+
+enum { N_VOCAB = 1 << 16, RANK_MAX = 1024 };
+
+struct sim;
+struct user { /* a session on its way, and the request it waits for */
+    struct sim *s;
+    const struct sy_user_session *session;
+    size_t turn;
+    int32_t rank; /* of all replicas */
+    double asked_s, first_s, last_s;
+    int32_t n_out, n_prompt;
+    uint64_t wake_ns;    /* when its next turn is asked */
+    uint64_t history[2]; /* seed and length of all that was said before */
+    struct user *next;   /* of the free ones; of those whose turn ended in this step */
+};
+struct rank {
+    struct sy_engine *engine;
+    struct sy_backend *backend;
+    int64_t pending; /* prompt tokens of requests without a first token */
+    int32_t n_open;
+    bool began; /* it takes part in its replica's step */
+};
+struct replica {
+    uint64_t now; /* when its step in progress ends, or it last did */
+    bool busy;
+};
+struct sim {
+    const struct sy_env *outer;
+    struct sy_env env; /* the engines': its clock is `now` */
+    struct sy_clock clock;
+    uint64_t now;
+    const struct sy_sim_opt *o;
+    const struct sy_workload *w;
+    struct rank *rank;
+    struct replica *replica;
+    int32_t n_rank; /* of a replica */
+    size_t next_session, n_done, n_waking, n_user;
+    uint64_t start_ns; /* of the next session, where they have times */
+    struct user *user, *free_user, *finished;
+    struct user **waking; /* a heap by wake_ns */
+    int32_t *prompt;
+    int32_t next_rank;
+    struct sy_samples ttft, tpot, e2e;
+    struct sy_sim_seen seen;
+    double live_tok, run_tok;
+    sy_status st;
+    struct sy_err *err;
+};
+
+static uint64_t clock_now(void *ctx) { return ((struct sim *)ctx)->now; }
+
+/* ---- sessions that wait for their time ----------------------------------------------------------------------- */
+
+static void wake_later(struct sim *s, struct user *u)
+{
+    size_t i = s->n_waking++;
+    for (; i > 0 && s->waking[(i - 1) / 2]->wake_ns > u->wake_ns; i = (i - 1) / 2)
+        s->waking[i] = s->waking[(i - 1) / 2];
+    s->waking[i] = u;
+}
+
+static struct user *wake_first(struct sim *s)
+{
+    struct user *first = s->waking[0], *last = s->waking[--s->n_waking];
+    size_t i = 0;
+    for (size_t k; (k = 2 * i + 1) < s->n_waking; i = k) {
+        if (k + 1 < s->n_waking && s->waking[k + 1]->wake_ns < s->waking[k]->wake_ns) k++;
+        if (s->waking[k]->wake_ns >= last->wake_ns) break;
+        s->waking[i] = s->waking[k];
+    }
+    s->waking[i] = last;
+    return first;
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------------ */
+
+static int32_t steps_of(const struct sim *s, int32_t n_out)
+{
+    double n = s->o->accepted > 1 ? ceil(n_out / s->o->accepted) : n_out;
+    return n < 1 ? 1 : (int32_t)n;
+}
+
+static int32_t choose_rank(struct sim *s)
+{
+    int32_t n = s->n_rank * s->o->n_replica, best = s->next_rank % n;
+    if (s->o->balance == SY_BALANCE_LEAST)
+        for (int32_t k = 1; k < n; k++) {
+            int32_t i = (s->next_rank + k) % n;
+            const struct rank *a = &s->rank[i], *b = &s->rank[best];
+            if (a->n_open < b->n_open || (a->n_open == b->n_open && a->pending < b->pending)) best = i;
+        }
+    s->next_rank = (s->next_rank + 1) % n;
+    return best;
+}
+
+static void on_event(void *ctx, const struct sy_event *ev)
+{
+    struct user *u = ctx;
+    struct sim *s = u->s;
+    struct rank *r = &s->rank[u->rank];
+    double now = 1e-9 * (double)s->now;
+    if (ev->id >= 0) {
+        if (u->n_out++ == 0) {
+            u->first_s = now;
+            r->pending -= u->n_prompt;
+            s->seen.cached_tok += ev->n_cached;
+            sy_samples_add(&s->ttft, now - u->asked_s);
+        }
+        u->last_s = now;
+    }
+    if (ev->finish == SY_RUNNING) return;
+    r->n_open--;
+    u->next = s->finished;
+    s->finished = u;
+}
+
+/* The tokens of a turn's prompt: what was said before, as one piece that only this session shares with itself, and
+ * its own pieces. Without a prefix cache nobody looks at them. */
+static void write_prompt(struct sim *s, const struct user *u, const struct sy_turn *t)
+{
+    if (!s->o->prefix_cache) return;
+    int32_t at = 0;
+    for (uint64_t i = 0; i < u->history[1]; i++) s->prompt[at++] = (int32_t)(sy_rng_u64(u->history[0], i) % N_VOCAB);
+    for (size_t p = 0; p < t->n_piece; p++)
+        for (int32_t i = 0; i < t->piece[p].n_tok; i++)
+            s->prompt[at++] = (int32_t)(sy_rng_u64(t->piece[p].seed, (uint64_t)i) % N_VOCAB);
+}
+
+static void ask(struct sim *s, struct user *u)
+{
+    const struct sy_turn *t = &u->session->turn[u->turn];
+    int64_t n_prompt = (int64_t)u->history[1] + t->n_in;
+    if (n_prompt < 1) n_prompt = 1;
+    if (n_prompt + t->n_out > s->o->ctx_len) { /* the oldest of what was said is forgotten */
+        int64_t keep = s->o->ctx_len - t->n_out - t->n_in;
+        u->history[1] = keep > 0 ? (uint64_t)keep : 0;
+        n_prompt = (int64_t)u->history[1] + t->n_in;
+    }
+    u->rank = choose_rank(s);
+    u->n_prompt = (int32_t)n_prompt;
+    u->n_out = 0;
+    u->asked_s = 1e-9 * (double)s->now;
+    struct rank *r = &s->rank[u->rank];
+    write_prompt(s, u, t);
+    struct sy_request q = {.prompt = s->prompt,
+                           .n_prompt = u->n_prompt,
+                           .n_max = steps_of(s, t->n_out),
+                           .ignore_eos = true,
+                           .no_cache_read = !s->o->prefix_cache,
+                           .sampling = {.n_logprob = -1},
+                           .on_event = on_event,
+                           .ctx = u};
+    uint64_t id;
+    sy_status st = sy_engine_submit(r->engine, &q, &id, s->err);
+    if (st) s->st = sy_while(s->err, st, "request of %d tokens in, %d out", u->n_prompt, t->n_out);
+    r->pending += u->n_prompt;
+    r->n_open++;
+}
+
+static bool start_session(struct sim *s)
+{
+    if (s->next_session == s->w->n) return false;
+    struct user *u = s->free_user;
+    s->free_user = u->next;
+    *u = (struct user){.s = s, .session = &s->w->session[s->next_session++]};
+    ask(s, u);
+    return true;
+}
+
+static void finish_turn(struct sim *s, struct user *u)
+{
+    const struct sy_turn *t = &u->session->turn[u->turn];
+    double e2e = u->last_s - u->asked_s;
+    sy_samples_add(&s->e2e, e2e);
+    if (t->n_out > 1) sy_samples_add(&s->tpot, (u->last_s - u->first_s) / (t->n_out - 1));
+    s->seen.in_tok += u->n_prompt;
+    s->seen.out_tok += t->n_out;
+    s->seen.n_request++;
+    u->history[0] = sy_rng_u64(s->o->seed ^ 0x5e55, (uint64_t)(u->session - s->w->session));
+    u->history[1] = (uint64_t)(u->n_prompt + t->n_out);
+    if (++u->turn < u->session->n_turn) {
+        u->wake_ns = s->now + u->session->turn[u->turn].delay_ns;
+        wake_later(s, u);
+        return;
+    }
+    s->n_done++;
+    u->next = s->free_user;
+    s->free_user = u;
+    if (s->o->users > 0 && !s->st) start_session(s);
+}
+
+/* ---- steps --------------------------------------------------------------------------------------------------- */
+
+static struct sy_rank_load speculated(const struct sim *s, struct sy_rank_load l)
+{
+    double more = s->o->drafted, decode = l.tok - l.prompt;
+    if (more <= 0) return l;
+    l.keys += more * (l.keys - l.prompt_keys);
+    l.tok += more * decode;
+    l.out += more * decode;
+    return l;
+}
+
+static bool has_work(const struct sim *s, int32_t i)
+{
+    for (int32_t k = 0; k < s->n_rank; k++)
+        if (s->rank[i * s->n_rank + k].n_open > 0) return true;
+    return false;
+}
+
+static void begin(struct sim *s, int32_t i)
+{
+    struct sy_rank_load load[RANK_MAX];
+    double widest = 0, live = 0;
+    bool any = false;
+    for (int32_t k = 0; k < s->n_rank && !s->st; k++) {
+        struct rank *r = &s->rank[i * s->n_rank + k];
+        load[k] = (struct sy_rank_load){0};
+        s->st = sy_engine_step_begin(r->engine, &r->began, s->err);
+        if (s->st || !r->began) continue;
+        any = true;
+        load[k] = speculated(s, sy_sim_rank_load(r->backend));
+        s->seen.n_seq_step += (uint64_t)load[k].seq;
+        if (load[k].tok > widest) widest = load[k].tok;
+        live += load[k].tok;
+    }
+    if (!any || s->st) return;
+    double t = sy_timer_step(s->o->timer, load, s->n_rank);
+    s->live_tok += live;
+    s->run_tok += sy_timer_padded(s->o->timer, widest) * s->n_rank;
+    s->seen.busy_s += t;
+    s->seen.n_step++;
+    s->replica[i].busy = true;
+    s->replica[i].now = s->now + (uint64_t)(1e9 * t) + 1;
+}
+
+static void end(struct sim *s, int32_t i)
+{
+    s->replica[i].busy = false;
+    for (int32_t k = 0; k < s->n_rank && !s->st; k++) {
+        struct rank *r = &s->rank[i * s->n_rank + k];
+        if (r->began) s->st = sy_engine_step_end(r->engine, s->err);
+    }
+    while (s->finished && !s->st) {
+        struct user *u = s->finished;
+        s->finished = u->next;
+        finish_turn(s, u);
+    }
+}
+
+/* What happens next: the end of a step, somebody's next question, or a session's start. */
+static uint64_t next_time(const struct sim *s, int32_t *which)
+{
+    uint64_t at = UINT64_MAX;
+    *which = -1;
+    for (int32_t i = 0; i < s->o->n_replica; i++)
+        if (s->replica[i].busy && s->replica[i].now < at) {
+            at = s->replica[i].now;
+            *which = i;
+        }
+    if (s->n_waking && s->waking[0]->wake_ns < at) {
+        at = s->waking[0]->wake_ns;
+        *which = -2;
+    }
+    if (s->o->users <= 0 && s->next_session < s->w->n && s->start_ns <= at) {
+        at = s->start_ns;
+        *which = -3;
+    }
+    return at;
+}
+
+static void plan_start(struct sim *s)
+{
+    size_t i = s->next_session;
+    if (i == s->w->n) return;
+    if (s->o->rate > 0) s->start_ns += (uint64_t)(1e9 * sy_poisson_gap(s->o->seed, i, s->o->rate));
+    else s->start_ns = s->w->session[i].start_ns;
+}
+
+static void run(struct sim *s)
+{
+    plan_start(s);
+    for (int32_t i = 0; i < s->o->users && !s->st; i++)
+        if (!start_session(s)) break;
+    while (!s->st) {
+        for (int32_t i = 0; i < s->o->n_replica && !s->st; i++)
+            if (!s->replica[i].busy && has_work(s, i)) begin(s, i);
+        int32_t which;
+        uint64_t at = next_time(s, &which);
+        if (at == UINT64_MAX || s->st) return;
+        if (at > s->now) s->now = at;
+        if (which >= 0) {
+            end(s, which);
+        } else if (which == -2) {
+            ask(s, wake_first(s));
+        } else {
+            if (!start_session(s)) return;
+            plan_start(s);
+        }
+    }
+}
+
+/* ---- opening and closing ------------------------------------------------------------------------------------- */
+
+static sy_status open_rank(struct sim *s, struct rank *r)
+{
+    const struct sy_sim_opt *o = s->o;
+    struct sy_fit fit = sy_timer_fit(o->timer, o->memory_share > 0 ? o->memory_share : 1, o->ctx_len);
+    double per_token = fit.per_token * o->timer->layout.tp + fit.per_seq * o->timer->layout.tp / o->ctx_len;
+    int64_t block_bytes = (int64_t)(per_token * o->block_len) + 1;
+    struct sy_engine_opt eo = {.ctx_len = o->ctx_len,
+                               .block_len = o->block_len,
+                               .seq_max = o->seq_max,
+                               .batch_tok_max = o->chunk,
+                               .score_row_max = 1,
+                               .wait_max = INT32_MAX,
+                               .scheduling = o->scheduling,
+                               .no_prefix_cache = !o->prefix_cache};
+    if (o->memory_share > 0) {
+        if (fit.room <= 0)
+            return sy_fail(s->err, SY_ENOMEM, "%.1f GB of weights do not fit a device of %.1f GB", fit.weights / 1e9,
+                           o->timer->chip.memory_bytes / o->timer->chip.devices / 1e9);
+        eo.kv_bytes_max = (int64_t)(fit.room * o->timer->layout.tp);
+    }
+    struct sy_engine_bare b = {.ops = &sy_backend_sim,
+                               .info = {.n_vocab = N_VOCAB, .n_ctx = o->ctx_len, .n_layer = 1, .d_model = 1},
+                               .block_bytes = block_bytes};
+    int32_t rows = o->seq_max > 1 ? o->seq_max : 1;
+    sy_status st = sy_sim_rank_new(&s->env, rows, N_VOCAB, &b.backend, s->err);
+    r->backend = b.backend;
+    return st ? st : sy_engine_new_bare(&s->env, &eo, &b, &r->engine, s->err);
+}
+
+static sy_status open_all(struct sim *s)
+{
+    const struct sy_env *env = s->outer;
+    const struct sy_sim_opt *o = s->o;
+    s->n_rank = o->timer->layout.dp;
+    if (s->n_rank > RANK_MAX || o->n_replica < 1 || o->ctx_len < 2 || o->seq_max < 1 || o->chunk < 1)
+        return sy_fail(s->err, SY_EARG, "simulation: expected 1 to %d ranks and at least one of everything",
+                       RANK_MAX);
+    s->n_user = o->users > 0 ? (size_t)o->users : s->w->n;
+    size_t n_rank = (size_t)s->n_rank * (size_t)o->n_replica;
+    s->rank = sy_new_array(env, n_rank, sizeof *s->rank);
+    s->replica = sy_new_array(env, (size_t)o->n_replica, sizeof *s->replica);
+    s->user = sy_new_array(env, s->n_user + 1, sizeof *s->user);
+    s->waking = sy_new_array(env, s->n_user + 1, sizeof *s->waking);
+    s->prompt = sy_new_array(env, (size_t)o->ctx_len, sizeof *s->prompt);
+    if (!s->rank || !s->replica || !s->user || !s->waking || !s->prompt)
+        return sy_fail(s->err, SY_ENOMEM, "no memory to simulate %zu sessions", s->n_user);
+    for (size_t i = s->n_user; i-- > 0;) {
+        s->user[i].next = s->free_user;
+        s->free_user = &s->user[i];
+    }
+    sy_status st = SY_OK;
+    for (size_t i = 0; i < n_rank && !st; i++) st = open_rank(s, &s->rank[i]);
+    return st;
+}
+
+static void close_all(struct sim *s)
+{
+    size_t n_rank = s->rank ? (size_t)s->n_rank * (size_t)s->o->n_replica : 0;
+    for (size_t i = 0; i < n_rank; i++) {
+        struct rank *r = &s->rank[i];
+        if (r->engine) s->seen.n_preempted += sy_engine_stats(r->engine).n_preempt_recompute;
+        sy_engine_free(r->engine);
+    }
+    sy_delete(s->outer, s->rank);
+    sy_delete(s->outer, s->replica);
+    sy_delete(s->outer, s->user);
+    sy_delete(s->outer, s->waking);
+    sy_delete(s->outer, s->prompt);
+    sy_samples_release(&s->ttft);
+    sy_samples_release(&s->tpot);
+    sy_samples_release(&s->e2e);
+}
+
+sy_status sy_simulate(const struct sy_env *env, const struct sy_sim_opt *o, const struct sy_workload *w,
+                      struct sy_sim_seen *out, struct sy_err *err)
+{
+    struct sim s = {.outer = env, .o = o, .w = w, .err = err, .env = *env};
+    s.clock = (struct sy_clock){clock_now, &s};
+    s.env.clock = &s.clock;
+    sy_samples_init(&s.ttft, env);
+    sy_samples_init(&s.tpot, env);
+    sy_samples_init(&s.e2e, env);
+    s.st = open_all(&s);
+    if (!s.st) run(&s);
+    if (!s.st && (s.ttft.failed || s.tpot.failed || s.e2e.failed))
+        s.st = sy_fail(err, SY_ENOMEM, "no memory for the samples of %zu requests", w->n);
+    if (!s.st) {
+        s.seen.seconds = 1e-9 * (double)s.now;
+        s.seen.ttft = sy_summary_of(s.ttft.at, s.ttft.n);
+        s.seen.tpot = sy_summary_of(s.tpot.at, s.tpot.n);
+        s.seen.e2e = sy_summary_of(s.e2e.at, s.e2e.n);
+        s.seen.fill = s.run_tok > 0 ? s.live_tok / s.run_tok : 1;
+    }
+    close_all(&s);
+    if (!s.st) *out = s.seen;
+    return s.st;
+}

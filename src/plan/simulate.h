@@ -1,0 +1,41 @@
+/* simulate.h - a replica, or many, serving a workload on a virtual clock.
+ *
+ * Each rank is a production engine (scheduler, blocks, prefix cache) on the sim backend; ranks of a replica step
+ * together and wait for the fullest. A step's time comes from backend/sim/timer.h. Nothing here decides who runs: the
+ * engine does. Time grows with (sequences in a step) x (steps), that is with tokens generated, and with tokens of
+ * prompts; memory with requests that are open. One thread. */
+#pragma once
+#include "backend/sim/timer.h"
+#include "bench/stats.h"
+#include "bench/workload.h"
+#include "engine/engine.h"
+
+enum sy_balance { SY_BALANCE_LEAST, SY_BALANCE_PINNED }; /* of ranks: least to do; or in turn, whatever they hold */
+struct sy_sim_opt {
+    const struct sy_timer *timer;
+    int32_t n_replica;
+    int32_t chunk;   /* tokens of a rank's step */
+    int32_t seq_max; /* sequences of a rank */
+    int32_t ctx_len, block_len;
+    double memory_share; /* of a device's memory, weights included; 0: cache as large as it is ever wanted */
+    double accepted;     /* tokens a decode step yields; 1: no speculation */
+    int32_t drafted;     /* tokens verified beside the one */
+    enum sy_balance balance;
+    enum sy_scheduling scheduling;
+    bool prefix_cache;
+    /* Closed loop: so many sessions at once. 0: sessions start at their own times, or at `rate` a second. */
+    int32_t users;
+    double rate;
+    uint64_t seed;
+};
+struct sy_sim_seen {
+    size_t n_request;
+    double seconds, in_tok, out_tok;   /* the run's length in virtual time; tokens of finished requests */
+    struct sy_summary ttft, tpot, e2e; /* seconds */
+    uint64_t n_step, n_seq_step, n_preempted;
+    double cached_tok; /* prompt tokens found in the prefix cache */
+    double fill;       /* live tokens over tokens computed, of all ranks */
+    double busy_s;     /* of replicas, summed */
+};
+SY_CHECK sy_status sy_simulate(const struct sy_env *, const struct sy_sim_opt *, const struct sy_workload *,
+                               struct sy_sim_seen *out, struct sy_err *);

@@ -1,0 +1,199 @@
+/* The simulator: every token is accounted for, ranks wait for each other, times add up, and the closed form agrees.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "plan/fluid.h"
+#include "plan/search.h"
+#include "plan/simulate.h"
+
+static const struct sy_env *env(void) { return sy_env_default(); }
+
+static struct sy_timer timer_of(const char *chip, const char *model, struct sy_sharding l)
+{
+    char *text;
+    size_t n;
+    struct sy_chip c;
+    struct sy_card card;
+    struct sy_path path;
+    struct sy_timer t;
+    struct sy_err err = {0};
+    const struct sy_consts k = {{50e-6, 0.6, 0.5, 0.3, 0.02}};
+    if (sy_data_open(env(), "chips", chip, &text, &n, &err) || sy_chip_read(env(), chip, text, n, &c, &err) ||
+        sy_card_find(env(), model, &card, &err) || sy_path_named("fp8", &c, &path, &err) ||
+        sy_timer_init(&t, &card.profile, &c, &path, l, k, &err))
+        fail_msg("%s", err.msg);
+    sy_delete(env(), text);
+    return t;
+}
+
+static struct sy_sim_seen run(const struct sy_sim_opt *o, const struct sy_workload *w)
+{
+    struct sy_sim_seen seen;
+    struct sy_err err = {0};
+    if (sy_simulate(env(), o, w, &seen, &err)) fail_msg("%s", err.msg);
+    return seen;
+}
+
+static struct sy_workload random_of(size_t n, int32_t in, int32_t out, double range)
+{
+    struct sy_workload w;
+    assert_int_equal(sy_workload_random(env(), n, in, out, range, 3, &w, NULL), SY_OK);
+    return w;
+}
+
+static struct sy_sim_opt usual(const struct sy_timer *t, int32_t users)
+{
+    return (struct sy_sim_opt){.timer = t,
+                               .n_replica = 1,
+                               .chunk = 1024,
+                               .seq_max = users,
+                               .ctx_len = 4096,
+                               .block_len = 64,
+                               .accepted = 1,
+                               .users = users,
+                               .seed = 1};
+}
+
+/* Alone, a request takes its chunks and then a step for each token but the first. */
+static void one_request(void **state)
+{
+    (void)state;
+    struct sy_timer t = timer_of("h200", "llama-3.1-8b", (struct sy_sharding){1, 1, 1, 1, false});
+    struct sy_workload w = random_of(1, 2048, 10, 1);
+    struct sy_sim_opt o = usual(&t, 1);
+    struct sy_sim_seen s = run(&o, &w);
+    double want = 0, first = 0;
+    for (int32_t at = 0; at < 2048; at += 1024) {
+        double keys = 1024.0 * (at + 1024) - 1024.0 * 1023 / 2;
+        struct sy_rank_load l = {.tok = 1024,
+                                 .out = at > 0,
+                                 .seq = 1,
+                                 .keys = keys,
+                                 .ctx = at + 1024,
+                                 .prompt = 1024,
+                                 .prompt_keys = keys};
+        want += sy_timer_step(&t, &l, 1);
+    }
+    first = want;
+    for (int i = 1; i < 10; i++) {
+        double ctx = 2048 + i;
+        struct sy_rank_load l = {.tok = 1, .out = 1, .seq = 1, .keys = ctx, .ctx = ctx};
+        want += sy_timer_step(&t, &l, 1);
+    }
+    assert_int_equal(s.n_step, 11);
+    assert_true(fabs(s.seconds / want - 1) < 1e-4 && fabs(s.ttft.mean / first - 1) < 1e-4);
+    assert_true(fabs(s.tpot.mean / ((want - first) / 9) - 1) < 1e-4);
+    assert_true(s.in_tok == 2048 && s.out_tok == 10 && s.n_request == 1);
+    sy_workload_release(&w);
+}
+
+static void conserves(void **state)
+{
+    (void)state;
+    struct sy_timer t = timer_of("tpu_v7", "qwen3.5-397b-a17b", (struct sy_sharding){4, 1, 8, 1, true});
+    struct sy_workload w = random_of(150, 1500, 60, 0.2);
+    double in = 0, out = 0;
+    for (size_t i = 0; i < w.n; i++) {
+        in += w.session[i].turn->n_in;
+        out += w.session[i].turn->n_out;
+    }
+    struct sy_sim_opt o = usual(&t, 40);
+    struct sy_sim_seen s = run(&o, &w), again = run(&o, &w);
+    assert_true(s.in_tok == in && s.out_tok == out && s.n_request == 150 && s.ttft.n == 150);
+    assert_true(s.seconds == again.seconds && s.n_step == again.n_step); /* the same every time */
+    assert_true(s.fill > 0 && s.fill < 1);
+    o.balance = SY_BALANCE_PINNED;
+    assert_true(run(&o, &w).n_request == 150);
+    o.n_replica = 3;
+    struct sy_sim_seen three = run(&o, &w);
+    assert_true(three.seconds < s.seconds && three.n_request == 150);
+    o.n_replica = 1;
+    o.scheduling = SY_STATIC;
+    assert_true(run(&o, &w).seconds > s.seconds);
+    sy_workload_release(&w);
+}
+
+/* The closed form against the simulator, over users and shapes. */
+static void closed_form(void **state)
+{
+    (void)state;
+    static const int32_t users[] = {1, 4, 16, 48};
+    struct sy_timer t = timer_of("b200", "deepseek-r1", (struct sy_sharding){8, 8, 1, 1, false});
+    for (size_t i = 0; i < SY_COUNT(users); i++) {
+        struct sy_workload w = random_of(10 * (size_t)users[i], 2000, 200, 0.8);
+        struct sy_sim_opt o = usual(&t, users[i]);
+        struct sy_sim_seen s = run(&o, &w);
+        struct sy_load_spec l = {.in = 1800, .out = 180, .conc = users[i], .chunk = 1024, .accepted = 1};
+        double metric[SY_METRIC_COUNT], tput = (s.in_tok + s.out_tok) / s.seconds / 8;
+        sy_fluid(&t, &l, metric);
+        if (fabs(metric[SY_METRIC_TPUT] / tput - 1) > 0.12 || fabs(metric[SY_METRIC_TPOT] / s.tpot.mean - 1) > 0.12)
+            fail_msg("%d users: %.0f against %.0f tok/s/chip, TPOT %.2f against %.2f ms", users[i],
+                     metric[SY_METRIC_TPUT], tput, 1e3 * metric[SY_METRIC_TPOT], 1e3 * s.tpot.mean);
+        sy_workload_release(&w);
+    }
+}
+
+/* Turns of a session come back to what the cache knows; arrivals have their times. */
+static void sessions(void **state)
+{
+    (void)state;
+    static const char trace[] = "{\"timestamp\":0,\"turns\":[{\"input_length\":600,\"output_length\":20},"
+                                "{\"input_length\":50,\"output_length\":20,\"delay_ms\":500}]}\n"
+                                "{\"timestamp\":3000,\"turns\":[{\"input_length\":100,\"output_length\":5}]}\n";
+    struct sy_timer t = timer_of("h200", "llama-3.1-8b", (struct sy_sharding){1, 1, 1, 1, false});
+    struct sy_workload w;
+    struct sy_err err = {0};
+    if (sy_workload_trace(env(), trace, sizeof trace - 1, 1, &w, &err)) fail_msg("%s", err.msg);
+    struct sy_sim_opt o = usual(&t, 4);
+    o.users = 0;
+    o.prefix_cache = true;
+    struct sy_sim_seen s = run(&o, &w);
+    assert_true(s.n_request == 3 && s.in_tok == 600 + 670 + 100 && s.out_tok == 45);
+    assert_true(s.seconds > 3 && s.seconds < 4);
+    assert_true(s.ttft.max < 0.5); /* pauses are the user's, not ours */
+    o.prefix_cache = false;
+    assert_true(run(&o, &w).cached_tok == 0);
+    sy_workload_release(&w);
+}
+
+static void too_small(void **state)
+{
+    (void)state;
+    struct sy_timer t = timer_of("h100", "deepseek-r1", (struct sy_sharding){4, 4, 1, 1, false});
+    struct sy_workload w = random_of(4, 100, 10, 1);
+    struct sy_sim_opt o = usual(&t, 4);
+    struct sy_sim_seen s;
+    struct sy_err err = {0};
+    o.memory_share = 0.9;
+    assert_int_equal(sy_simulate(env(), &o, &w, &s, &err), SY_ENOMEM);
+    assert_non_null(strstr(err.msg, "weights"));
+    sy_workload_release(&w);
+}
+
+static void promises(void **state)
+{
+    (void)state;
+    struct sy_slo s;
+    struct sy_err err = {0};
+    assert_int_equal(sy_slo_parse("ttft_p99<2s,tpot_p50<50ms", &s, &err), SY_OK);
+    assert_true(s.bound[SY_SLO_TTFT][2] == 2 && s.bound[SY_SLO_TPOT][0] == 0.05 && s.bound[SY_SLO_E2E][0] == 0);
+    static const char *const wrong[] = {"ttft<2s",     "ttft_p99<2",     "ttft_p99<-1s",
+                                        "ttft_p99<0s", "tpot_p50<50ms;", "x"};
+    for (size_t i = 0; i < SY_COUNT(wrong); i++) assert_int_equal(sy_slo_parse(wrong[i], &s, &err), SY_EARG);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_request), cmocka_unit_test(conserves), cmocka_unit_test(closed_form),
+        cmocka_unit_test(sessions),    cmocka_unit_test(too_small), cmocka_unit_test(promises),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
