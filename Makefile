@@ -198,7 +198,7 @@ tidy:
 	@tools/tidy.sh
 .PHONY: bench-published
 bench-published: release
-	@build/release/systole plan published
+	@build/release/systole plan published --simulate 1
 
 # ---- the rest --------------------------------------------------------------------------------------------------
 

@@ -163,6 +163,10 @@ static struct sy_json *config_of(const struct sy_json *card, const char *arch)
         ok = ok && set_int(o, names[i][1], sy_json_number(sy_json_get(card, names[i][0]), 0));
     for (size_t i = 0; i < SY_COUNT(heads); i++)
         ok = ok && set_int(o, heads[i][1], sy_json_number(sy_json_get(a, heads[i][0]), 0));
+    const struct sy_json *moe = sy_json_get(card, "moe");
+    for (size_t i = 0; i < SY_COUNT(experts) && moe; i++)
+        ok = ok && set_int(o, experts[i][1], sy_json_number(sy_json_get(moe, experts[i][0]), 0));
+    if (moe) ok = ok && sy_json_set_take(o, "norm_topk_prob", sy_json_new_bool(true));
     ok = ok &&
          sy_json_set_take(o, "tie_word_embeddings", sy_json_new_bool(sy_json_bool(sy_json_get(card, "tied"), false)));
     ok = ok && sy_json_set_take(o, "rms_norm_eps", sy_json_new_number(1e-6));

@@ -198,7 +198,7 @@ static sy_status simulated_ttft(const struct sy_env *env, const struct sy_calibr
     return st;
 }
 
-static sy_status fill_offer(const struct sy_env *env, const struct sy_calibration *c, struct offer *o,
+static sy_status fill_offer(const struct sy_env *env, const struct sy_calibration *c, bool simulate, struct offer *o,
                             struct sy_err *err)
 {
     static const struct {
@@ -212,7 +212,7 @@ static sy_status fill_offer(const struct sy_env *env, const struct sy_calibratio
         o->fitted[i] = ours(c, p, metric) == SY_REACH_FITTED;
         o->at[i][0] = p->metric[SY_METRIC_TPUT];
         o->at[i][1] = metric[SY_METRIC_TPUT];
-        if (i) continue;
+        if (i || !simulate) continue;
         o->ttft[0] = p->metric[SY_METRIC_TTFT];
         sy_status st = simulated_ttft(env, c, p, &o->ttft[1], err);
         if (st) return st;
@@ -248,7 +248,7 @@ static void ratio_line(const struct offer *a, const struct offer *o, int price, 
                   cell(cells, mine, theirs, true));
 }
 
-static sy_status qwen_table(const struct sy_env *env, const struct sy_calibration *c, struct sy_buf *b,
+static sy_status qwen_table(const struct sy_env *env, const struct sy_calibration *c, bool simulate, struct sy_buf *b,
                             struct sy_cells *cells, struct sy_err *err)
 {
     struct sy_prices list[2];
@@ -263,7 +263,7 @@ static sy_status qwen_table(const struct sy_env *env, const struct sy_calibratio
                   "error");
     for (int i = 0; i < 3; i++) {
         for (int k = 0; k < 2; k++) o[i].hour[k] = sy_price_of(&list[k], o[i].chip);
-        st = fill_offer(env, c, &o[i], err);
+        st = fill_offer(env, c, simulate, &o[i], err);
         if (st) return st;
         offer_lines(&o[i], b, cells);
     }
@@ -276,7 +276,7 @@ static sy_status qwen_table(const struct sy_env *env, const struct sy_calibratio
     return SY_OK;
 }
 
-sy_status sy_published_tables(const struct sy_env *env, struct sy_calibration *c, struct sy_buf *b,
+sy_status sy_published_tables(const struct sy_env *env, struct sy_calibration *c, bool simulate, struct sy_buf *b,
                               struct sy_cells *cells, struct sy_err *err)
 {
     struct sy_prices blog;
@@ -284,7 +284,7 @@ sy_status sy_published_tables(const struct sy_env *env, struct sy_calibration *c
     if (!st) st = sy_prices_open(env, "v5e-a100-blog", &blog, err);
     if (st) return st;
     sweep_table(c, &blog, b, cells);
-    return qwen_table(env, c, b, cells, err);
+    return qwen_table(env, c, simulate, b, cells, err);
 }
 
 void sy_published_bands(const struct sy_calibration *c, struct sy_buf *b)

@@ -9,8 +9,9 @@ struct sy_cells {  /* what a comparison came to */
 /* Points of `points` (NULL: those the calibration was made from) against it: a line each. */
 SY_CHECK sy_status sy_published_points(const struct sy_env *, struct sy_calibration *, const struct sy_points *points,
                                        struct sy_buf *, struct sy_cells *, struct sy_err *);
-/* The v5e-8 against A100 sweep, and Qwen3.5-397B at 8k1k, with their price arithmetic. */
-SY_CHECK sy_status sy_published_tables(const struct sy_env *, struct sy_calibration *, struct sy_buf *,
+/* The v5e-8 against A100 sweep, and Qwen3.5-397B at 8k1k, with their price arithmetic. simulate: times to the first
+ * token too, which takes seconds. */
+SY_CHECK sy_status sy_published_tables(const struct sy_env *, struct sy_calibration *, bool simulate, struct sy_buf *,
                                        struct sy_cells *, struct sy_err *);
 void sy_published_bands(const struct sy_calibration *, struct sy_buf *);
 void sy_published_total(const struct sy_cells *, struct sy_buf *); /* the last line; sorts the errors */

@@ -162,7 +162,7 @@ static void tables(void **state)
     if (sy_points_own(env(), &p, &err)) fail_msg("%s", err.msg);
     if (sy_calibrate_take(env(), &p, NULL, &c, &err)) fail_msg("%s", err.msg);
     sy_buf_init(&b, env(), 0);
-    if (sy_published_tables(env(), &c, &b, &cells, &err)) fail_msg("%s", err.msg);
+    if (sy_published_tables(env(), &c, false, &b, &cells, &err)) fail_msg("%s", err.msg);
     assert_true(cells.n >= 30);
     static const char *const holds[] = {"2.69", "2.81",  "57.00",      "50.4", "96.0",
                                         "76.7", "130.2", "unverified", "9364"};

@@ -91,7 +91,8 @@ const struct sy_flag sy_flags_plan[] = {
      .lo = 0,
      .hi = 100,
      .number = 3,
-     .help = "configurations to simulate; 0: closed form only, no percentiles"},
+     .help = "configurations to simulate; 0: closed form only, no percentiles; published: 1 simulates times to the "
+             "first token"},
     {.name = "points",
      .kind = SY_FLAG_TEXT,
      .arg = "FILE",

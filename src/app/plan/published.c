@@ -45,7 +45,7 @@ sy_status sy_plan_published(struct sy_args *a, struct sy_err *err)
     if (st) return st;
     sy_buf_init(&b, env, 0);
     sy_buf_text(&b, "Ours are the closed form of the simulator with constants fitted to the points below.\n\n");
-    st = sy_published_tables(env, &c, &b, &cells, err);
+    st = sy_published_tables(env, &c, sy_arg_given(a, "simulate") && sy_arg_int(a, "simulate") > 0, &b, &cells, err);
     sy_buf_text(&b, "\n");
     if (!st) st = sy_published_points(env, &c, NULL, &b, &cells, err);
     sy_published_bands(&c, &b);
