@@ -47,8 +47,9 @@ static void fill(const struct sy_quant *q, unsigned char *to, int64_t n, struct 
         for (bool fine = false; !fine;) {
             for (int j = 0; j < q->block_bytes; j++) to[j] = (unsigned char)(next(r) >> 8);
             q->dequant(to, v, q->block_len);
-            fine = true;
-            for (int j = 0; j < q->block_len; j++) fine = fine && fabsf(v[j]) < 50;
+            float most = 0;
+            for (int j = 0; j < q->block_len; j++) most = fmaxf(most, fabsf(v[j]));
+            fine = most < 50 && most > 1e-15f; /* a scale of MXFP4 may be any power of two */
         }
     }
 }
