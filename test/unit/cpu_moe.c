@@ -43,11 +43,13 @@ static double group_score(const struct sy_route_dim *d, const double *c, int gro
     return best;
 }
 
-static bool open_to(const struct sy_route_dim *d, const double *c, int expert)
+/* Whether the expert's group takes part; slack: what rounding may decide either way. */
+static bool open_to(const struct sy_route_dim *d, const double *c, int expert, double slack)
 {
     if (d->n_group <= 1) return true;
     int mine = expert / (d->n_expert / d->n_group), better = 0;
-    for (int g = 0; g < d->n_group; g++) better += group_score(d, c, g) > group_score(d, c, mine);
+    for (int g = 0; g < d->n_group; g++)
+        better += g != mine && group_score(d, c, g) > group_score(d, c, mine) + slack;
     return better < d->n_group_used;
 }
 
@@ -59,15 +61,14 @@ static void check(struct sy_route_dim d, uint64_t seed, bool biased)
         x[i] = (float)(8 * sy_rng_unit(seed, (uint64_t)i) - 4);
         bias[i] = (float)sy_rng_unit(seed + 1, (uint64_t)i);
         gain[i] = (float)(0.5 + sy_rng_unit(seed + 2, (uint64_t)i));
-        c[i] = score(&d, x, i);
     }
-    for (int i = 0; biased && i < N; i++) c[i] += bias[i];
+    for (int i = 0; i < N; i++) c[i] = score(&d, x, i) + (biased ? bias[i] : 0);
     route(d, x, biased ? bias : NULL, gain, out);
     for (int k = 0; k < d.n_used; k++) {
         int e = (int)out[k], better = 0;
-        assert_true(e >= 0 && e < N && out[k] == (float)e && open_to(&d, c, e));
-        for (int i = 0; i < N; i++) better += open_to(&d, c, i) && c[i] > c[e];
-        assert_int_equal(better, k);
+        assert_true(e >= 0 && e < N && out[k] == (float)e && open_to(&d, c, e, 1e-5));
+        for (int i = 0; i < N; i++) better += open_to(&d, c, i, -1e-5) && c[i] > c[e] + 1e-5;
+        assert_true(better <= k);
         all += score(&d, x, e);
         soft += exp(score(&d, x, e));
     }
