@@ -74,8 +74,8 @@ static sy_status make(struct bench *b, struct attention *t, const struct model *
                       struct sy_err *err)
 {
     *t = (struct attention){.m = m};
-    t->kv = (struct sy_kv_dim){m->n_kv,   m->d,  m->d,
-                               BLOCK_LEN, dtype, sy_kv_block_bytes(m->n_kv, m->d, m->d, BLOCK_LEN, dtype)};
+    t->kv = (struct sy_kv_dim){
+        m->n_kv, m->d, m->d, BLOCK_LEN, dtype, sy_kv_block_bytes(m->n_kv, m->d, m->d, BLOCK_LEN, dtype), false};
     const int64_t per_seq = CTX_LONG / BLOCK_LEN;
     t->n_block = (int32_t)((int64_t)b->footprint / t->kv.block_bytes / per_seq * per_seq);
     if (t->n_block < per_seq) t->n_block = (int32_t)per_seq;

@@ -234,7 +234,7 @@ static void find_windows(struct sy_engine *e)
         for (uint32_t i = 1; i < n; i++) {
             const struct sy_attn_dim *a = &node[i].attr.attn;
             if (node[i].op != SY_OP_ATTEND) continue;
-            double each = (double)a->n_kv * (a->d_key + a->d_val);
+            double each = (double)a->n_kv * (a->d_key + (a->shared ? 0 : a->d_val));
             if (pass == 0) all += each;
             else add_window(e, a->window > 0 ? a->window : a->chunk, each / all);
         }

@@ -40,9 +40,24 @@ struct sy_cost sy_node_cost(const struct sy_graph *g, uint32_t id, const struct 
     case SY_OP_ATTEND: {
         const struct sy_attn_dim *d = &n->attr.attn;
         double window = d->window > 0 ? d->window : d->chunk > 0 ? d->chunk : 1e18;
+        if (n->in[5].id) window = (double)node[n->in[5].id].attr.index.n_top;
         double keys = min2(l->keys, l->tok * window), per = d->d_key + d->d_val;
+        double stored = d->shared ? d->d_key : per, read = n->in[5].id ? min2(l->ctx, keys) : l->ctx;
         return (struct sy_cost){.flops = 2 * keys * d->n_head * per,
-                                .b_state = (l->ctx + l->tok) * d->n_kv * per * l->kv_elem_bytes,
+                                .b_state = (read + l->tok) * d->n_kv * stored * l->kv_elem_bytes,
+                                .b_act = f32 * (elems + rows * (double)in0->dim[1])};
+    }
+    case SY_OP_INDEX: {
+        const struct sy_index_dim *d = &n->attr.index;
+        return (struct sy_cost){.flops = 2 * l->keys * d->n_head * (d->d + 1.0),
+                                .b_state = (l->ctx + l->tok) * d->d * l->kv_elem_bytes,
+                                .b_act = f32 * (elems + rows * (double)in0->dim[1])};
+    }
+    case SY_OP_HEADS: {
+        const struct sy_heads_dim *d = &n->attr.heads;
+        double used = d->transposed ? d->d_in : d->d_out;
+        return (struct sy_cost){.flops = 2 * rows * d->n_head * d->d_in * d->d_out,
+                                .b_weight = weight_bytes(l, in1) * used / d->w_rows,
                                 .b_act = f32 * (elems + rows * (double)in0->dim[1])};
     }
     case SY_OP_CONV: {
@@ -68,6 +83,7 @@ struct sy_cost sy_node_cost(const struct sy_graph *g, uint32_t id, const struct 
     case SY_OP_GLU: return (struct sy_cost){.flops = 11 * elems, .b_act = 3 * f32 * elems};
     case SY_OP_ADD:
     case SY_OP_MUL: return (struct sy_cost){.flops = elems, .b_act = 3 * f32 * elems};
+    case SY_OP_JOIN: return (struct sy_cost){.b_act = 2 * f32 * elems};
     case SY_OP_SCALE: return (struct sy_cost){.flops = elems, .b_act = 2 * f32 * elems};
     case SY_OP_ROUTE:
         return (struct sy_cost){.flops = 10 * rows * (double)in0->dim[1],

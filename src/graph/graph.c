@@ -359,7 +359,7 @@ sy_val sy_rope(struct sy_graph *g, sy_val x, struct sy_rope_dim d)
 {
     const struct sy_node *a = use(g, x, "ROPE");
     if (!a) return SY_NONE;
-    if (d.d_head <= 0 || a->dim[1] % d.d_head || d.d_rot > d.d_head || d.d_rot % 2) {
+    if (d.d_head <= 0 || a->dim[1] % d.d_head || d.first < 0 || d.d_rot > d.d_head - d.first || d.d_rot % 2) {
         sy_graph_refuse(g, SY_ESHAPE, "ROPE of %d of %d dims on %lld columns", d.d_rot, d.d_head,
                         (long long)a->dim[1]);
         return SY_NONE;
@@ -397,6 +397,72 @@ sy_val sy_part(struct sy_graph *g, sy_val x, int32_t lo, int32_t hi)
         n->in[0] = x;
         n->attr.part.lo = lo;
         n->attr.part.hi = hi;
+    }
+    return last(g, n);
+}
+
+sy_val sy_join(struct sy_graph *g, sy_val a, sy_val b)
+{
+    const struct sy_node *x = use(g, a, "JOIN"), *y = use(g, b, "JOIN");
+    if (!x || !y) return SY_NONE;
+    if (x->dim[0] != y->dim[0]) {
+        sy_graph_refuse(g, SY_ESHAPE, "JOIN of %lld and %lld rows", (long long)x->dim[0], (long long)y->dim[0]);
+        return SY_NONE;
+    }
+    int64_t rows = x->dim[0], cols = x->dim[1] + y->dim[1];
+    struct sy_node *n = push(g, SY_OP_JOIN, rows, cols);
+    if (n) {
+        n->in[0] = a;
+        n->in[1] = b;
+    }
+    return last(g, n);
+}
+
+sy_val sy_heads(struct sy_graph *g, sy_val x, sy_val w, struct sy_heads_dim d)
+{
+    const struct sy_node *a = use(g, x, "HEADS"), *b = use(g, w, "HEADS");
+    if (!a || !b) return SY_NONE;
+    int64_t each = d.n_head > 0 ? a->dim[1] / d.n_head : 0;
+    bool ok = d.n_head > 0 && a->dim[1] % d.n_head == 0 && d.d_in > 0 && d.d_in <= each && d.d_out > 0 &&
+              b->dim[0] == (int64_t)d.n_head * d.w_rows && b->dim[1] == (d.transposed ? d.d_out : d.d_in) &&
+              d.row0 >= 0 && d.row0 <= d.w_rows - (d.transposed ? d.d_in : d.d_out);
+    if (!ok) {
+        sy_graph_refuse(g, SY_ESHAPE, "HEADS '%s' [%lld, %lld]: %d of %d to %d on %lld columns", b->name,
+                        (long long)b->dim[0], (long long)b->dim[1], d.n_head, d.d_in, d.d_out, (long long)a->dim[1]);
+        return SY_NONE;
+    }
+    int64_t rows = a->dim[0];
+    struct sy_node *n = push(g, SY_OP_HEADS, rows, d.n_head * (each - d.d_in + d.d_out));
+    if (n) {
+        n->in[0] = x;
+        n->in[1] = w;
+        n->attr.heads = d;
+    }
+    return last(g, n);
+}
+
+sy_val sy_index(struct sy_graph *g, sy_val q, sy_val k, sy_val w, sy_val state, struct sy_index_dim d)
+{
+    const struct sy_node *a = use(g, q, "INDEX"), *b = use(g, k, "INDEX"), *c = use(g, w, "INDEX");
+    const struct sy_node *s = use(g, state, "INDEX");
+    if (!a || !b || !c || !s) return SY_NONE;
+    bool ok = d.n_head > 0 && d.d > 0 && d.d <= SY_INDEX_DIM_MAX && d.n_top > 0 &&
+              a->dim[1] == (int64_t)d.n_head * d.d && b->dim[1] == d.d && c->dim[1] == d.n_head &&
+              s->op == SY_OP_STATE && s->attr.state.elems == d.d;
+    if (!ok) {
+        sy_graph_refuse(g, SY_ESHAPE, "INDEX of %d by %d heads of %d (at most %d) on %lld, %lld, %lld columns",
+                        d.n_top, d.n_head, d.d, SY_INDEX_DIM_MAX, (long long)a->dim[1], (long long)b->dim[1],
+                        (long long)c->dim[1]);
+        return SY_NONE;
+    }
+    int64_t rows = a->dim[0];
+    struct sy_node *n = push(g, SY_OP_INDEX, rows, d.n_top);
+    if (n) {
+        n->in[0] = q;
+        n->in[1] = k;
+        n->in[2] = w;
+        n->in[3] = state;
+        n->attr.index = d;
     }
     return last(g, n);
 }
@@ -440,10 +506,11 @@ sy_val sy_attend_sinks(struct sy_graph *g, sy_val q, sy_val k, sy_val v, sy_val 
     const struct sy_node *a = use(g, q, "ATTEND"), *s = use(g, kv, "ATTEND");
     const struct sy_node *b = k.id ? use(g, k, "ATTEND") : NULL, *c = v.id ? use(g, v, "ATTEND") : NULL;
     if (!a || !s) return SY_NONE;
-    bool ok = d.n_kv > 0 && d.n_head % d.n_kv == 0 && a->dim[1] == (int64_t)d.n_head * d.d_key && !b == !c &&
+    int64_t stored = d.n_kv * ((int64_t)d.d_key + (d.shared ? 0 : d.d_val));
+    bool values = d.shared ? !c && d.d_val <= d.d_key : !b == !c;
+    bool ok = d.n_kv > 0 && d.n_head % d.n_kv == 0 && a->dim[1] == (int64_t)d.n_head * d.d_key && values &&
               (!b || b->dim[1] == (int64_t)d.n_kv * d.d_key) && (!c || c->dim[1] == (int64_t)d.n_kv * d.d_val) &&
-              s->op == SY_OP_STATE && s->attr.state.elems == (int64_t)d.n_kv * (d.d_key + d.d_val) &&
-              vector_fits(g, sinks, d.n_head);
+              s->op == SY_OP_STATE && s->attr.state.elems == stored && vector_fits(g, sinks, d.n_head);
     if (!ok) {
         sy_graph_refuse(g, SY_ESHAPE, "ATTEND of %d/%d heads of %d/%d on %lld, %lld, %lld columns", d.n_head, d.n_kv,
                         d.d_key, d.d_val, (long long)a->dim[1], (long long)(b ? b->dim[1] : 0),
@@ -463,6 +530,19 @@ sy_val sy_attend_sinks(struct sy_graph *g, sy_val q, sy_val k, sy_val v, sy_val 
 sy_val sy_attend(struct sy_graph *g, sy_val q, sy_val k, sy_val v, sy_val kv, struct sy_attn_dim d)
 {
     return sy_attend_sinks(g, q, k, v, kv, SY_NONE, d);
+}
+
+sy_val sy_attend_chosen(struct sy_graph *g, sy_val q, sy_val k, sy_val chosen, sy_val kv, struct sy_attn_dim d)
+{
+    const struct sy_node *a = use(g, chosen, "ATTEND");
+    if (!a) return SY_NONE;
+    if (a->op != SY_OP_INDEX || !d.shared || d.n_kv != 1 || d.window || d.chunk) {
+        sy_graph_refuse(g, SY_ESHAPE, "ATTEND to chosen keys: of one kv head, shared, without a window or chunks");
+        return SY_NONE;
+    }
+    sy_val v = sy_attend(g, q, k, SY_NONE, kv, d);
+    if (v.id) g->node[v.id].in[5] = chosen;
+    return v;
 }
 
 sy_val sy_route(struct sy_graph *g, sy_val logits, sy_val bias, sy_val gain, struct sy_route_dim d)

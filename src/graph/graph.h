@@ -23,7 +23,7 @@ typedef struct {
     X(EMBED, "rows of a table by token id; ids beyond it: row 0")                                                    \
     X(LINEAR, "x w^T (+ b), accumulated in f32")                                                                     \
     X(NORM, "root mean square norm over runs of d, the mean taken off before if so said, times w if any")            \
-    X(ROPE, "rotates pairs of the first d_rot dims of each head by position")                                        \
+    X(ROPE, "rotates pairs of d_rot dims of each head by position")                                                  \
     X(ACT, "elementwise function")                                                                                   \
     X(GLU, "act(a) * b")                                                                                             \
     X(ADD, "a + b")                                                                                                  \
@@ -34,9 +34,12 @@ typedef struct {
     X(SPARSIFY, "max(x - (mean + c deviations) of the row, 0)")                                                      \
     X(MATCH, "a, scaled to the root mean square of b's row")                                                         \
     X(PART, "columns [lo, hi)")                                                                                      \
+    X(JOIN, "columns of a, then of b")                                                                               \
+    X(HEADS, "the columns of each head by a matrix of its own")                                                      \
     X(ROWS, "the rows that OUT names")                                                                               \
     X(RANK_SUM, "sum over ranks")                                                                                    \
     X(RANK_JOIN, "columns of all ranks, in their order")                                                             \
+    X(INDEX, "chooses the keys that each token attends to; writes k to its state first")                             \
     X(ATTEND, "paged ragged causal attention; writes k and v to its state first")                                    \
     X(ROUTE, "chooses experts: [ids | weights] of the n_used best by score")                                         \
     X(EXPERTS, "weighted sum of the chosen experts' feed-forward networks")                                          \
@@ -62,12 +65,29 @@ struct sy_attn_dim {
     int32_t window;       /* keys seen, itself included; 0: all (query i sees j with i - window < j <= i) */
     float scale, softcap; /* softcap 0: none */
     int32_t chunk;        /* only keys of the same run of chunk positions are seen; 0: no such bound */
+    bool shared;          /* V is the first d_val elements of K, and not stored */
 };
+/* y of head h is W_h x of its first d_in columns; its other columns follow unchanged. Of w, w_rows rows belong to a
+ * head: W_h is rows [row0, row0 + d_out) of them, [d_out, d_in], or, transposed, the transpose of rows
+ * [row0, row0 + d_in), [d_in, d_out]. (The two halves of kv_b_proj in multi-head latent attention, DeepSeek-V2,
+ * arXiv:2405.04434, section 2.1.2.) */
+struct sy_heads_dim {
+    int32_t n_head, d_in, d_out, w_rows, row0;
+    bool transposed;
+};
+/* The n_top positions s <= t with the largest sum over heads of w_t,h max(0, q_t,h . k_s), ascending, as whole
+ * numbers; ties: the lower position. Unspecified for a token that has no more than n_top keys: it sees them all.
+ * (The lightning indexer of DeepSeek-V3.2, arXiv:2512.02556, section 2.1.) */
+struct sy_index_dim {
+    int32_t n_head, d, n_top;
+};
+enum { SY_INDEX_DIM_MAX = 256 };
 /* Angle of pair i at position p is p * inv_freq[i]; cos and sin are multiplied by mscale. Pairs are (i, i + d_rot/2),
- * or (2i, 2i+1) when interleaved. RoFormer: Su et al., arXiv:2104.09864. inv_freq_long, unless NULL, takes the place
- * of inv_freq for tokens whose SPAN is above n_short (LongRoPE, arXiv:2402.13753). */
+ * or (2i, 2i+1) when interleaved, counted from dim `first` of a head. RoFormer: Su et al., arXiv:2104.09864.
+ * inv_freq_long, unless NULL, takes the place of inv_freq for tokens whose SPAN is above n_short (LongRoPE,
+ * arXiv:2402.13753). */
 struct sy_rope_dim {
-    int32_t d_head, d_rot;
+    int32_t d_head, d_rot, first;
     bool interleaved;
     float mscale;
     const float *inv_freq; /* [d_rot/2], in the arena of the model's hyper-parameters */
@@ -153,6 +173,8 @@ union sy_attr {
     struct sy_norm_dim norm;
     struct sy_temper_dim temper;
     struct sy_scan_dim scan;
+    struct sy_heads_dim heads;
+    struct sy_index_dim index;
     const float *constant; /* [dim[1]], in the arena of the model's hyper-parameters */
     float c;
     enum sy_fn fn;
@@ -238,12 +260,19 @@ sy_val sy_scale(struct sy_graph *, sy_val x, float c);
 sy_val sy_softcap(struct sy_graph *, sy_val x, float c);
 sy_val sy_part(struct sy_graph *, sy_val x, int32_t lo, int32_t hi);
 sy_val sy_rows(struct sy_graph *, sy_val x);
+sy_val sy_join(struct sy_graph *, sy_val a, sy_val b);
+/* x: n_head times d_in columns or more. */
+sy_val sy_heads(struct sy_graph *, sy_val x, sy_val w, struct sy_heads_dim);
+/* q: n_head times d columns, k: d, w: n_head. */
+sy_val sy_index(struct sy_graph *, sy_val q, sy_val k, sy_val w, sy_val state, struct sy_index_dim);
 sy_val sy_rank_sum(struct sy_graph *, sy_val x);
 sy_val sy_rank_join(struct sy_graph *, sy_val x, int32_t n_rank);
-/* k and v SY_NONE: reads the state that another layer wrote. sinks [1, n_head], if any: a score each head has beside
- * those of its keys, with nothing to add to the result (arXiv:2309.17453). */
+/* v SY_NONE: d.shared. Both SY_NONE: reads the state that another layer wrote. sinks [1, n_head], if any: a score
+ * each head has beside those of its keys, with nothing to add to the result (arXiv:2309.17453). */
 sy_val sy_attend(struct sy_graph *, sy_val q, sy_val k, sy_val v, sy_val kv, struct sy_attn_dim);
 sy_val sy_attend_sinks(struct sy_graph *, sy_val q, sy_val k, sy_val v, sy_val kv, sy_val sinks, struct sy_attn_dim);
+/* Over the keys that an INDEX chose: of one kv head, shared, without a window. */
+sy_val sy_attend_chosen(struct sy_graph *, sy_val q, sy_val k, sy_val chosen, sy_val kv, struct sy_attn_dim d);
 /* bias, gain: vectors [1, n_expert] or SY_NONE; gain multiplies the weights, after everything else. */
 sy_val sy_route(struct sy_graph *, sy_val logits, sy_val bias, sy_val gain, struct sy_route_dim);
 /* w_in: n_expert times [gate d_ff | up d_ff] rows (up alone unless gated), w_out: n_expert times d_model rows, both

@@ -23,6 +23,12 @@ static void print_glu(const struct sy_glu_dim *d, struct sy_buf *b)
     if (d->up_add != 0) sy_buf_printf(b, " up + %g", (double)d->up_add);
 }
 
+static void print_heads(const struct sy_heads_dim *d, struct sy_buf *b)
+{
+    sy_buf_printf(b, " %d of %d to %d by rows [%d, %d) of %d%s", d->n_head, d->d_in, d->d_out, d->row0,
+                  d->row0 + (d->transposed ? d->d_in : d->d_out), d->w_rows, d->transposed ? " transposed" : "");
+}
+
 static void print_attr(const struct sy_node *n, struct sy_buf *b)
 {
     const struct sy_attn_dim *a = &n->attr.attn;
@@ -51,6 +57,7 @@ static void print_attr(const struct sy_node *n, struct sy_buf *b)
         sy_buf_printf(b, " %d of %d dims%s", n->attr.rope.d_rot, n->attr.rope.d_head,
                       n->attr.rope.interleaved ? " interleaved" : "");
         if (n->attr.rope.inv_freq_long) sy_buf_printf(b, " long above %d", n->attr.rope.n_short);
+        if (n->attr.rope.first) sy_buf_printf(b, " from %d", n->attr.rope.first);
         break;
     case SY_OP_ACT:
     case SY_OP_GLU: sy_buf_printf(b, " %s", fn_name(n->attr.fn)); break;
@@ -64,6 +71,11 @@ static void print_attr(const struct sy_node *n, struct sy_buf *b)
         if (a->window) sy_buf_printf(b, " window %d", a->window);
         if (a->chunk) sy_buf_printf(b, " chunks of %d", a->chunk);
         if (a->softcap > 0) sy_buf_printf(b, " softcap %g", (double)a->softcap);
+        if (a->shared) sy_buf_printf(b, " v in k");
+        break;
+    case SY_OP_HEADS: print_heads(&n->attr.heads, b); break;
+    case SY_OP_INDEX:
+        sy_buf_printf(b, " %d by %d heads of %d", n->attr.index.n_top, n->attr.index.n_head, n->attr.index.d);
         break;
     case SY_OP_ROUTE: print_route(&n->attr.route, b); break;
     case SY_OP_EXPERTS:
@@ -82,6 +94,7 @@ static void print_attr(const struct sy_node *n, struct sy_buf *b)
     case SY_OP_LINEAR:
     case SY_OP_ADD:
     case SY_OP_MUL:
+    case SY_OP_JOIN:
     case SY_OP_ROWS:
     case SY_OP_RANK_SUM:
     case SY_OP_RANK_JOIN:

@@ -81,7 +81,8 @@ sy_status sy_decoder_open(struct sy_jread *r, struct sy_decoder *d, bool tied_de
     if (d->n_head % d->n_kv)
         sy_jread_refuse(r, SY_EFORMAT, "'num_attention_heads' %d is not a multiple of 'num_key_value_heads' %d",
                         d->n_head, d->n_kv);
-    if (!sy_jread_has(r, "head_dim") && d->d_model % d->n_head)
+    bool own_dims = sy_jread_has(r, "head_dim") || sy_jread_has(r, "kv_lora_rank");
+    if (!own_dims && d->d_model % d->n_head)
         sy_jread_refuse(r, SY_EFORMAT, "'hidden_size' %d is not a multiple of 'num_attention_heads' %d", d->d_model,
                         d->n_head);
     *info = (struct sy_info){d->n_vocab, d->n_ctx, d->n_layer, d->d_model};
@@ -205,6 +206,19 @@ static const struct sy_json *rope_parameters(const struct sy_jread *r, const cha
 {
     const struct sy_json *all = sy_json_get(r->obj, "rope_parameters"), *mine = kind ? sy_json_get(all, kind) : NULL;
     return sy_json_is_object(mine) ? mine : sy_json_is_object(all) ? all : NULL;
+}
+
+double sy_rope_score_scale(struct sy_jread *r)
+{
+    const struct sy_json *params = rope_parameters(r, NULL);
+    struct sy_jread s = *r;
+    s.obj = params ? params : sy_json_get(r->obj, "rope_scaling");
+    if (!sy_json_is_object(s.obj)) return 1;
+    const char *type = sy_jread_text_or(&s, "rope_type", sy_jread_text_or(&s, "type", "default"));
+    double all = sy_jread_num_or(&s, "mscale_all_dim", 0, 0, 1e3), m = 1;
+    if (all > 0 && strcmp(type, "default") != 0) m = yarn_mscale(sy_jread_num(&s, "factor", 1e-3, 1e6), all);
+    if (!r->st) r->st = s.st;
+    return m * m;
 }
 
 double sy_rope_theta(struct sy_jread *r, const char *kind)

@@ -52,6 +52,8 @@ sy_status sy_rope_open_kind(struct sy_arena *, struct sy_jread *, const char *ki
                             struct sy_rope_dim *out);
 /* The same without scaling, for a given base. */
 sy_status sy_rope_plain(struct sy_arena *, struct sy_jread *, int32_t d_head, double theta, struct sy_rope_dim *out);
+/* What multi-head latent attention multiplies its scores by under YaRN ("mscale_all_dim"); else 1. */
+double sy_rope_score_scale(struct sy_jread *);
 double sy_rope_theta(struct sy_jread *, const char *kind); /* the base alone, of a kind as above */
 /* full[l]: layer l sees everything, by "layer_types", or every pattern-th ("sliding_window_pattern"). */
 sy_status sy_layers_open(struct sy_arena *, struct sy_jread *, int32_t n_layer, int32_t pattern, bool **full);
@@ -123,3 +125,22 @@ struct sy_mamba2 {
 };
 sy_status sy_mamba2_limits(struct sy_jread *); /* refuses bounds on the time step */
 sy_val sy_build_mamba2(struct sy_graph *, const struct sy_mamba2 *, int l, sy_val x);
+
+/* Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1), absorbed: a token's cache is one latent
+ * vector and one rotated key for all heads; queries are brought into the latent space, results out of it. With an
+ * indexer (DeepSeek-V3.2, arXiv:2512.02556) each token attends to the index_top keys that score best. */
+struct sy_mla {
+    int32_t q_rank; /* 0: queries by one matrix */
+    int32_t kv_rank, d_nope, d_rope, d_val;
+    float scale;
+    bool bias, no_rope;
+    struct sy_rope_dim rope;                /* of a head of d_rope */
+    int32_t index_head, index_d, index_top; /* 0: no indexer */
+    bool index_interleaved;
+};
+/* Reads the keys of transformers' DeepSeek classes, the indexer's ones ("index_topk", ...) where they are. */
+sy_status sy_mla_open(struct sy_arena *, struct sy_jread *, struct sy_mla *);
+/* Attention of layer l on the normed x. chosen: keys of this layer's indexer are left here; where it holds some and
+ * `reuse` is set, the layer has no indexer and attends to those. NULL: the model has none. */
+sy_val sy_build_mla(struct sy_graph *, const struct sy_decoder *, int l, sy_val x, const struct sy_mla *,
+                    sy_val *chosen, bool reuse);

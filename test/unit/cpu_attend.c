@@ -410,7 +410,7 @@ static void q8_range(const char *isa, const struct sy_kernels *kern)
         float x, want, within;
     } values[] = {{0, 0, 0},          {1e-9f, 0, 1e-9f},         {9e-6f, 9e-6f, 2e-6f},       {-3, -3, 0.01f},
                   {8e6f, 8e6f, 3e4f}, {1e9f, 65504.0f * 127, 0}, {-1e30f, -65504.0f * 127, 0}};
-    struct sy_kv_dim kv = {1, D, D, 16, SY_KV_Q8_0, sy_kv_block_bytes(1, D, D, 16, SY_KV_Q8_0)};
+    struct sy_kv_dim kv = {1, D, D, 16, SY_KV_Q8_0, sy_kv_block_bytes(1, D, D, 16, SY_KV_Q8_0), false};
     unsigned char *layer = aligned_alloc(256, (size_t)kv.block_bytes);
     for (size_t i = 0; i <= SY_COUNT(values); i++) {
         float k[D] = {0}, v[D], q[D] = {0}, out[D], partial[D + 2];
@@ -446,6 +446,109 @@ static void test_q8_range(void **state)
     each_isa(q8_range);
 }
 
+/* Values that are the first elements of keys, stored once: the same bits as stored twice. */
+static void shared_values(const char *isa, const struct sy_kernels *kern)
+{
+    enum { N = 100, D = 80, V = 64, GROUP = 5, Q = 3 };
+    (void)isa;
+    for (int dtype = 0; dtype < SY_KV_COUNT; dtype++)
+        for (int32_t block_len = 16; block_len <= 24; block_len += 8) {
+            struct cache c;
+            cache_make(&c, kern, (struct shape){1, GROUP, D, V, block_len}, (enum sy_kv_dtype)dtype, N, 1);
+            struct sy_kv_dim twice = c.kv, once = c.kv;
+            once.shared = true;
+            once.block_bytes = sy_kv_block_bytes(1, D, 0, block_len, (enum sy_kv_dtype)dtype);
+            assert_true(once.block_bytes < twice.block_bytes);
+            unsigned char *layer = aligned_alloc(256, (size_t)c.n_entry * (size_t)once.block_bytes);
+            int32_t row[N];
+            for (int32_t i = 0; i < N; i++) row[i] = c.table[i / block_len] * block_len + i % block_len;
+            kern->attend.write[dtype](&twice, c.layer, c.k, D, c.k, D, row, N);
+            kern->attend.write[dtype](&once, layer, c.k, D, NULL, 0, row, N);
+            float want[Q * GROUP * V], got[Q * GROUP * V];
+            attend(&c, kern, 0, N - Q, Q, 0, 0.1f, 0, want);
+            unsigned char *both = c.layer;
+            c.layer = layer;
+            c.kv = once;
+            c.rounded = true; /* kernels that cannot must say so */
+            attend(&c, kern, 0, N - Q, Q, 0, 0.1f, 0, got);
+            assert_memory_equal(want, got, sizeof want);
+            c.layer = both;
+            free(layer);
+            cache_free(&c);
+        }
+}
+static void test_shared_values(void **state)
+{
+    (void)state;
+    each_isa(shared_values);
+}
+
+/* Chosen keys are copied as they are read, whatever the cache keeps them in. */
+static void gather_of(const char *isa, const struct sy_kernels *kern)
+{
+    enum { N = 60, D = 40, CHOSEN = 21 };
+    (void)isa;
+    static float to[SY_PARTITION * D];
+    for (int dtype = 0; dtype < SY_KV_COUNT; dtype++) {
+        struct cache c;
+        cache_make(&c, kern, (struct shape){1, 1, D, D, 24}, (enum sy_kv_dtype)dtype, N, 1);
+        struct sy_attend a = {.kv = &c.kv, .layer = c.layer, .table = c.table};
+        float pos[CHOSEN];
+        for (int i = 0; i < CHOSEN; i++) pos[i] = (float)(i * 59 / 20);
+        sy_attend_gather(&a, pos, CHOSEN, to);
+        for (int32_t i = 0; i < SY_PARTITION; i++)
+            for (int32_t d = 0; d < D; d++) {
+                float want = i < CHOSEN ? c.k[(int32_t)pos[i < CHOSEN ? i : 0] * D + d] : 0;
+                assert_true(to[i / 16 * 16 * D + d * 16 + i % 16] == want);
+            }
+        cache_free(&c);
+    }
+}
+static void test_gather(void **state)
+{
+    (void)state;
+    each_isa(gather_of);
+}
+
+/* Scores of an indexer against sums in double; the span asked for changes no bit. */
+static void index_of(const char *isa, const struct sy_kernels *kern)
+{
+    enum { N = 90, D = 40, HEADS = 7, MIDDLE = 37 };
+    (void)isa;
+    for (int dtype = 0; dtype < SY_KV_COUNT; dtype++) {
+        struct cache c;
+        cache_make(&c, kern, (struct shape){1, HEADS, D, D, 24}, (enum sy_kv_dtype)dtype, N, 1);
+        struct sy_kv_dim once = c.kv;
+        float w[HEADS], all[N], some[N];
+        const float *q = c.q + (N - 1) * HEADS * D;
+        for (int h = 0; h < HEADS; h++) w[h] = draw(&c);
+        struct sy_attend_index a = {&once, c.layer, c.table, HEADS, 0, N, q, w, all};
+        once.shared = true;
+        once.d_val = 0; /* head 0 starts the block either way */
+        kern->attend.index(&a);
+        for (int32_t j = 0; j < N; j++) {
+            double want = 0, size = 0;
+            for (int h = 0; h < HEADS; h++) {
+                double dot = 0;
+                for (int d = 0; d < D; d++) dot += (double)q[h * D + d] * c.k[j * D + d];
+                want += w[h] * fmax(dot, 0);
+                size += fabs(w[h] * dot) + D;
+            }
+            assert_true(fabs(all[j] - want) <= 1e-6 * size);
+        }
+        a.lo = MIDDLE;
+        a.score = some;
+        kern->attend.index(&a);
+        assert_memory_equal(some, all + MIDDLE, (N - MIDDLE) * sizeof *some);
+        cache_free(&c);
+    }
+}
+static void test_index(void **state)
+{
+    (void)state;
+    each_isa(index_of);
+}
+
 static void test_sizes(void **state)
 {
     (void)state;
@@ -461,9 +564,11 @@ static void test_sizes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),    cmocka_unit_test(test_accuracy),   cmocka_unit_test(test_identity),
-        cmocka_unit_test(test_extremes), cmocka_unit_test(test_infinities), cmocka_unit_test(test_later_infinity),
-        cmocka_unit_test(test_q8_range),
+        cmocka_unit_test(test_shared_values),  cmocka_unit_test(test_gather),
+        cmocka_unit_test(test_index),          cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_accuracy),       cmocka_unit_test(test_identity),
+        cmocka_unit_test(test_extremes),       cmocka_unit_test(test_infinities),
+        cmocka_unit_test(test_later_infinity), cmocka_unit_test(test_q8_range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -83,6 +83,17 @@ static void bad_configs_are_refused_by_key(void **state)
     refused("phi3", "1.77", "-1.77", SY_EFORMAT, "'short_factor'");
     refused("gemma3n", "\"num_kv_shared_layers\": 3", "\"num_kv_shared_layers\": 5", SY_EFORMAT,
             "'num_kv_shared_layers'");
+    refused("deepseek_v32", "\"noaux_tc\"", "\"greedy\"", SY_ENOSUP, "'topk_method'");
+    refused("deepseek_v32", "\"scoring_func\": \"sigmoid\"", "\"scoring_func\": \"softmax\"", SY_ENOSUP,
+            "'scoring_func'");
+    refused("deepseek_v32", "\"moe_layer_freq\": 1", "\"moe_layer_freq\": 2", SY_ENOSUP, "'moe_layer_freq'");
+    refused("deepseek_v32", "\"index_head_dim\": 32", "\"index_head_dim\": 8", SY_EFORMAT, "'index_head_dim'");
+    refused("deepseek_v32", "\"q_lora_rank\": 48", "\"q_lora_rank\": null", SY_ENOSUP, "'q_lora_rank'");
+    refused("deepseek_v32", "\"index_topk\": 12", "\"index_topk\": 12, \"index_topk_freq\": 2", SY_ENOSUP,
+            "'index_topk_freq'");
+    refused("glm_moe_dsa", "\"kv_lora_rank\": 32", "\"kv_lora_rank\": 0", SY_EFORMAT, "'kv_lora_rank'");
+    refused("glm_moe_dsa", "\"index_topk\": 12", "\"index_topk\": 12, \"index_topk_pattern\": \"SFF\"", SY_EFORMAT,
+            "'index_topk_pattern'");
     refused("smollm3", "\"use_sliding_window\": false", "\"use_sliding_window\": true", SY_ENOSUP,
             "'use_sliding_window'");
 }
@@ -129,6 +140,31 @@ static void graphs_hold_what_the_config_says(void **state)
         sy_graph_free(again);
         sy_delete(sy_env_default(), text);
     }
+}
+
+/* Ops of a kind in the graph of a config, edited. */
+static int count_of(enum sy_op op, const char *model, const char *from, const char *to)
+{
+    char *text = read_config(model), *changed = edited(text, from, to);
+    struct sy_graph *g = build(changed);
+    int n[SY_OP_COUNT] = {0};
+    count_ops(g, n);
+    sy_graph_free(g);
+    sy_delete(sy_env_default(), changed);
+    sy_delete(sy_env_default(), text);
+    return n[op];
+}
+
+static void latent_attention_follows_the_config(void **state)
+{
+    (void)state;
+    const char *top = "\"index_topk\": 12";
+    assert_int_equal(count_of(SY_OP_ATTEND, "glm_moe_dsa", top, top), 3);
+    assert_int_equal(count_of(SY_OP_HEADS, "glm_moe_dsa", top, top), 6);
+    assert_int_equal(count_of(SY_OP_INDEX, "glm_moe_dsa", top, top), 3);
+    assert_int_equal(count_of(SY_OP_INDEX, "glm_moe_dsa", top, "\"index_topk\": null"), 0);
+    assert_int_equal(count_of(SY_OP_INDEX, "glm_moe_dsa", top, "\"index_topk\": 12, \"index_topk_pattern\": \"FSF\""),
+                     2);
 }
 
 static int windows(const char *model, const char *from, const char *to)
@@ -238,6 +274,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_configs_are_refused_by_key),
         cmocka_unit_test(graphs_hold_what_the_config_says),
+        cmocka_unit_test(latent_attention_follows_the_config),
         cmocka_unit_test(windows_and_missing_ropes_follow_the_config),
         cmocka_unit_test(cost_counts_every_weight_once),
         cmocka_unit_test(joined_names_come_apart),

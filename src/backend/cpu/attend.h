@@ -14,8 +14,9 @@ struct sy_kv_dim {
     int32_t n_kv, d_key, d_val, block_len;
     enum sy_kv_dtype dtype;
     int64_t block_bytes; /* sy_kv_block_bytes() */
+    bool shared;         /* V is the first d_val elements of K, and not stored */
 };
-/* 0: a dimension below 1, or more bytes than an int64_t counts. */
+/* 0: a dimension below 1, or more bytes than an int64_t counts. d_val 0: V is not stored. */
 int64_t sy_kv_block_bytes(int32_t n_kv, int32_t d_key, int32_t d_val, int32_t block_len, enum sy_kv_dtype);
 
 /* One work item: n_q consecutive positions of one sequence, one kv head with its `n_group` query heads, the keys of
@@ -38,6 +39,19 @@ struct sy_attend {
         *partial; /* [n_part][n_q][n_group][d_val + 2]: sums, maximum (times log2 e), denominator; starts with `lo` */
 };
 enum { SY_ATTEND_Q = 16 }; /* most queries in one work item */
+/* Keys of a cache by number, brought to f32 in the order of a cache of one block of SY_PARTITION positions: key i is
+ * number pos[i]; the positions behind the n hold zeros. to: [SY_PARTITION * d_key] */
+void sy_attend_gather(const struct sy_attend *, const float *pos, int32_t n, float *to);
+
+/* Scores of an indexer's keys lo <= j < hi: score[j - lo] = sum over heads of w[h] max(0, q[h] . k_j). */
+struct sy_attend_index {
+    const struct sy_kv_dim *kv; /* d_key at most SY_INDEX_DIM_MAX */
+    const unsigned char *layer;
+    const int32_t *table;
+    int32_t n_head, lo, hi;
+    const float *q, *w; /* [n_head][d_key], [n_head] */
+    float *score;
+};
 /* First partition that any of the item's queries sees (windows skip the rest), and one past the last. part() must run
  * for each of them, in any order and on any thread, before merge(). */
 void sy_attend_range(const struct sy_attend *, int32_t *lo, int32_t *hi);

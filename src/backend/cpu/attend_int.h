@@ -9,7 +9,10 @@
  *
  * q8_0: elements are codes of one byte, in groups of up to SY_KV_GROUP elements of one position with a binary16 scale
  * each. After a head's codes of K come the scales of K, in panels [groups of d_key][width]; after those of V the
- * scales of V, [block_len][groups of d_val]. */
+ * scales of V, [block_len][groups of d_val].
+ *
+ * Where V is shared only K is there: one read more of K's panels in the order of V costs less than twice the cache.
+ */
 #pragma once
 #include "backend/cpu/attend.h"
 
@@ -23,10 +26,13 @@ static inline int64_t sy_kv_elem_bytes(enum sy_kv_dtype dtype)
     return dtype == SY_KV_F32 ? 4 : dtype == SY_KV_Q8_0 ? 1 : 2;
 }
 
+/* Elements of V that are stored beside K. */
+static inline int32_t sy_kv_stored(const struct sy_kv_dim *kv) { return kv->shared ? 0 : kv->d_val; }
+
 /* First element of a head's K in its block; its V follows after block_len * d_key elements. */
 static inline int64_t sy_kv_head(const struct sy_kv_dim *kv, int32_t head)
 {
-    return (int64_t)head * kv->block_len * ((int64_t)kv->d_key + kv->d_val);
+    return (int64_t)head * kv->block_len * ((int64_t)kv->d_key + sy_kv_stored(kv));
 }
 
 /* Where position `off` of a block has its element 0 of K, relative to the head's K; element d is d * *width further.
@@ -38,9 +44,14 @@ static inline int64_t sy_kv_key(const struct sy_kv_dim *kv, int32_t off, int32_t
     return (int64_t)first * kv->d_key + (off - first);
 }
 
+static inline const unsigned char *sy_kv_at(const struct sy_kv_dim *kv, const unsigned char *layer,
+                                            const int32_t *table, int32_t pos)
+{
+    return layer + table[pos / kv->block_len] * kv->block_bytes;
+}
 static inline const unsigned char *sy_kv_block(const struct sy_attend *a, int32_t pos)
 {
-    return a->layer + a->table[pos / a->kv->block_len] * a->kv->block_bytes;
+    return sy_kv_at(a->kv, a->layer, a->table, pos);
 }
 
 /* ---- q8_0: offsets in bytes from the block's start ------------------------------------------------------------ */
@@ -61,7 +72,7 @@ static inline int64_t sy_kv_q8_side(const struct sy_kv_dim *kv, int32_t d)
 static inline int64_t sy_kv_q8_key(const struct sy_kv_dim *kv, int32_t head, int32_t off, int32_t *width,
                                    int64_t *scale)
 {
-    int64_t base = head * (sy_kv_q8_side(kv, kv->d_key) + sy_kv_q8_side(kv, kv->d_val));
+    int64_t base = head * (sy_kv_q8_side(kv, kv->d_key) + sy_kv_q8_side(kv, sy_kv_stored(kv)));
     int32_t first = off / SY_KV_PANEL * SY_KV_PANEL;
     int64_t code = base + sy_kv_key(kv, off, width);
     *scale = base + (int64_t)kv->block_len * kv->d_key + 2 * ((int64_t)first * sy_kv_groups(kv->d_key) + off - first);

@@ -55,6 +55,7 @@ static unsigned uses_of(const struct sy_node *node, uint32_t n, uint32_t id)
             if (node[i].in[k].id != id) continue;
             bool matrix = (node[i].op == SY_OP_LINEAR && k == 1) || (node[i].op == SY_OP_EXPERTS && k >= 2 && k < 4);
             if (matrix) u |= USE_MATRIX;
+            else if (node[i].op == SY_OP_HEADS) continue; /* load_heads() */
             else if (node[i].op == SY_OP_EMBED) u |= USE_TABLE;
             else u |= USE_VECTOR;
         }
@@ -134,6 +135,40 @@ static sy_status plan_matrix(struct loader *l, const struct sy_node *n, struct w
         l->n_bytes += (s->p.n_bytes + 4095) & ~(size_t)4095;
         l->w->bytes_step += share * (double)s->p.n_bytes;
         col += t->dim[0];
+    }
+    return SY_OK;
+}
+
+/* One segment per head of the part of a weight that a HEADS node reads. Transposed rows of blocks are no blocks: they
+ * are taken as floats. */
+static sy_status load_heads(struct loader *l, const struct sy_node *node, const struct sy_node *n)
+{
+    const struct sy_node *weight = &node[n->in[1].id];
+    const struct sy_heads_dim *d = &n->attr.heads;
+    if (cpu_weight_heads(l->w, weight->name, d)) return SY_OK;
+    struct wentry *e = &l->w->entry[l->w->n_entry++];
+    *e = (struct wentry){.rows = weight->dim[0], .cols = weight->dim[1], .n_seg = d->n_head};
+    e->name = sy_arena_text(&l->w->arena, weight->name, strlen(weight->name));
+    e->seg = sy_arena_array(&l->w->arena, (size_t)d->n_head, sizeof *e->seg);
+    struct sy_heads_dim *dim = sy_arena_get(&l->w->arena, sizeof *dim);
+    if (!e->name || !e->seg || !dim) return sy_fail(l->err, SY_ENOMEM, "no memory for the table of weights");
+    *dim = *d;
+    e->heads = dim;
+    const struct sy_tensor *t = find(l, weight->name);
+    if (!t) return l->err ? l->err->code : SY_EFORMAT;
+    if (t->n_dim != 2 || t->dim[0] != e->rows || t->dim[1] != e->cols) return wrong_shape(l, t, e->rows, e->cols);
+    enum sy_layout layout = SY_LAYOUT_F32;
+    enum sy_compute mode = l->b->opt.compute;
+    bool as_floats = d->transposed && (t->parts || t->format->block_len > 1);
+    if (as_floats && mode == SY_COMPUTE_BF16) layout = SY_LAYOUT_BF16;
+    sy_status st = as_floats ? SY_OK : sy_layout_choose(t->format, mode, &l->b->kern, &layout, l->err);
+    if (st) return sy_while(l->err, st, "tensor '%s'", t->file_name);
+    for (int32_t h = 0; h < d->n_head; h++) {
+        struct wseg *s = &e->seg[h];
+        *s = (struct wseg){.tensor = t, .row0 = (int64_t)h * d->w_rows + d->row0, .transposed = d->transposed};
+        sy_panels_plan(&s->p, layout, t->format, d->d_out, d->d_in);
+        l->n_bytes += (s->p.n_bytes + 4095) & ~(size_t)4095;
+        l->w->bytes_step += (double)s->p.n_bytes;
     }
     return SY_OK;
 }
@@ -229,7 +264,8 @@ static void pack_some(void *ctx, int64_t i, int32_t thread)
 {
     struct pack *p = ctx;
     const struct pack_item *it = &p->item[i];
-    sy_panels_pack(&it->seg->p, it->seg->tensor, 0, it->lo, it->hi, p->scratch + (size_t)thread * p->scratch_each);
+    (it->seg->transposed ? sy_panels_pack_transposed : sy_panels_pack)(
+        &it->seg->p, it->seg->tensor, it->seg->row0, it->lo, it->hi, p->scratch + (size_t)thread * p->scratch_each);
     int64_t done = __atomic_add_fetch(&p->n_done, 1, __ATOMIC_RELAXED);
     if (thread == 0 && p->b->opt.progress)
         p->b->opt.progress(p->b->opt.progress_ctx, (double)done / (double)p->n_item);
@@ -241,14 +277,18 @@ static sy_status pack_all(struct loader *l)
 {
     struct sy_weights *w = l->w;
     struct pack p = {.b = l->b};
+    size_t scratch = 0;
     int64_t k_max = 1;
     for (int i = 0; i < w->n_entry; i++)
         for (int s = 0; s < w->entry[i].n_seg; s++) {
             const struct sy_panels *q = &w->entry[i].seg[s].p;
             p.n_item += ((q->n + SY_PANEL - 1) / SY_PANEL + PANELS_PER_ITEM - 1) / PANELS_PER_ITEM;
             if (q->k > k_max) k_max = q->k;
+            size_t need = w->entry[i].seg[s].transposed ? sy_panels_scratch_transposed(q->n, q->k) : 0;
+            if (need > scratch) scratch = need;
         }
     p.scratch_each = sy_panels_scratch(k_max);
+    if (scratch > p.scratch_each) p.scratch_each = scratch;
     p.item = sy_new_array(l->b->env, (size_t)p.n_item + 1, sizeof *p.item);
     p.scratch = sy_new_array(l->b->env, p.scratch_each * (size_t)sy_pool_size(l->b->pool), sizeof(float));
     sy_status st = p.item && p.scratch ? SY_OK : sy_fail(l->err, SY_ENOMEM, "no memory to repack weights");
@@ -298,8 +338,10 @@ static sy_status load(struct sy_backend *b, const struct sy_graph *g, const stru
     sy_arena_init(&l.w->arena, b->env, 0);
     l.w->entry = sy_arena_array(&l.w->arena, n_node, sizeof *l.w->entry);
     sy_status st = l.w->entry ? SY_OK : sy_fail(err, SY_ENOMEM, "no memory for the table of weights");
-    for (uint32_t i = 1; i < n_node && !st; i++)
+    for (uint32_t i = 1; i < n_node && !st; i++) {
         if (node[i].op == SY_OP_WEIGHT) st = load_entry(&l, node, n_node, i);
+        else if (node[i].op == SY_OP_HEADS) st = load_heads(&l, node, &node[i]);
+    }
     if (!st) st = sy_checkpoint_check_extra(ckpt, l.used, err);
     if (!st && l.n_bytes) st = sy_pages_new(&l.w->mem, l.n_bytes, !b->opt.no_huge_pages, err);
     if (!st) st = pack_all(&l);
@@ -315,7 +357,19 @@ static sy_status load(struct sy_backend *b, const struct sy_graph *g, const stru
 const struct wentry *cpu_weight(const struct sy_weights *w, const char *name)
 {
     for (int i = 0; i < w->n_entry; i++)
-        if (!strcmp(w->entry[i].name, name)) return &w->entry[i];
+        if (!w->entry[i].heads && !strcmp(w->entry[i].name, name)) return &w->entry[i];
+    return NULL;
+}
+
+const struct wentry *cpu_weight_heads(const struct sy_weights *w, const char *name, const struct sy_heads_dim *d)
+{
+    for (int i = 0; i < w->n_entry; i++) {
+        const struct wentry *e = &w->entry[i];
+        if (e->heads && !strcmp(e->name, name) && e->heads->transposed == d->transposed &&
+            e->heads->row0 == d->row0 && e->heads->d_in == d->d_in && e->heads->d_out == d->d_out &&
+            e->heads->w_rows == d->w_rows)
+            return e;
+    }
     return NULL;
 }
 
@@ -327,16 +381,18 @@ static void weights_bytes(const struct sy_weights *w, double *read_per_step, dou
 
 /* ---- KV cache ----------------------------------------------------------------------------------------------- */
 
-struct sy_kv_dim cpu_kv_dim(const struct sy_backend *b, const struct sy_node *attend, int32_t block_len)
+struct sy_kv_dim cpu_kv_dim(const struct sy_backend *b, const struct sy_node *n, int32_t block_len)
 {
-    const struct sy_attn_dim *a = &attend->attr.attn;
+    const struct sy_attn_dim *a = &n->attr.attn, keys = {.n_kv = 1, .d_key = n->attr.index.d, .shared = true};
+    if (n->op == SY_OP_INDEX) a = &keys;
     return (struct sy_kv_dim){
         .n_kv = a->n_kv,
         .d_key = a->d_key,
         .d_val = a->d_val,
         .block_len = block_len,
         .dtype = b->opt.kv_dtype,
-        .block_bytes = sy_kv_block_bytes(a->n_kv, a->d_key, a->d_val, block_len, b->opt.kv_dtype),
+        .block_bytes = sy_kv_block_bytes(a->n_kv, a->d_key, a->shared ? 0 : a->d_val, block_len, b->opt.kv_dtype),
+        .shared = a->shared,
     };
 }
 
@@ -346,7 +402,7 @@ static int64_t kv_block_bytes(struct sy_backend *b, const struct sy_graph *g, in
     const struct sy_node *node = sy_graph_nodes(g, &n_node);
     int64_t sum = 0;
     for (uint32_t i = 1; i < n_node; i++)
-        if (node[i].op == SY_OP_ATTEND && node[i].in[1].id) sum += cpu_kv_dim(b, &node[i], block_len).block_bytes;
+        if (cpu_has_cache(&node[i])) sum += cpu_kv_dim(b, &node[i], block_len).block_bytes;
     return sum;
 }
 
@@ -369,8 +425,8 @@ static sy_status allocate_kv_cache(struct sy_backend *b, const struct sy_graph *
     c->b = b;
     int64_t bytes = 0;
     for (uint32_t i = 1; i < n_node; i++) {
-        if (node[i].op != SY_OP_ATTEND || !node[i].in[1].id) continue; /* without keys: reads another's */
-        sy_assert(c->n_layer < (int)SY_COUNT(c->layer_bytes));         /* models have at most 1,024 layers */
+        if (!cpu_has_cache(&node[i])) continue;                /* without keys: reads another's */
+        sy_assert(c->n_layer < (int)SY_COUNT(c->layer_bytes)); /* models have at most 1,024 layers */
         int64_t each = cpu_kv_dim(b, &node[i], dim.block_len).block_bytes;
         c->layer_bytes[c->n_layer] = bytes;
         c->block_bytes[c->n_layer++] = each;

@@ -21,15 +21,18 @@ struct sy_backend {
 struct wseg { /* rows of a joined matrix that share a layout */
     struct sy_panels p;
     const struct sy_tensor *tensor;
-    int64_t col0; /* first column of y */
+    int64_t col0;    /* first column of y */
+    int64_t row0;    /* first of the tensor's rows */
+    bool transposed; /* the panels' columns are the tensor's rows */
 };
 struct wentry {
     const char *name;
     int64_t rows, cols;
     struct wseg *seg; /* as a matrix; NULL: not used as one */
     int n_seg;
-    float *vec;                    /* as a vector [cols] */
-    const struct sy_tensor *table; /* as an embedding table, as stored */
+    const struct sy_heads_dim *heads; /* of an entry for HEADS: one segment per head; else NULL */
+    float *vec;                       /* as a vector [cols] */
+    const struct sy_tensor *table;    /* as an embedding table, as stored */
 };
 struct sy_weights {
     struct sy_backend *b;
@@ -40,6 +43,7 @@ struct sy_weights {
     double bytes_step;
 };
 const struct wentry *cpu_weight(const struct sy_weights *, const char *name);
+const struct wentry *cpu_weight_heads(const struct sy_weights *, const char *name, const struct sy_heads_dim *);
 
 /* ---- KV cache ------------------------------------------------------------------------------------------------ */
 
@@ -47,8 +51,8 @@ struct sy_kv_cache {
     struct sy_backend *b;
     struct sy_pages mem;
     int n_layer;
-    int64_t layer_bytes[1024]; /* where layer i starts */
-    int64_t block_bytes[1024]; /* of a block of layer i */
+    int64_t layer_bytes[2048]; /* where the i-th op's starts; a layer has two at most */
+    int64_t block_bytes[2048]; /* of a block of it */
     int64_t slot_at;           /* where slots start; each holds all its states, in the order of the graph's nodes */
     int64_t slot_bytes;
 };
@@ -98,7 +102,17 @@ struct op {
     int64_t slot_offset; /* where the state of a convolution or scan starts in a slot, bytes */
     const float *taps;   /* a convolution's weights, [n_tap][columns] */
 };
-enum region_kind { REGION_ROWS, REGION_PRODUCT, REGION_ATTEND, REGION_EXPERTS, REGION_CONV, REGION_SCAN };
+enum region_kind {
+    REGION_ROWS,
+    REGION_PRODUCT,
+    REGION_ATTEND,
+    REGION_EXPERTS,
+    REGION_CONV,
+    REGION_SCAN,
+    REGION_HEADS,
+    REGION_INDEX,
+    REGION_CHOSEN, /* attention to the keys that an INDEX chose */
+};
 struct region { /* what runs between two barriers */
     enum region_kind kind;
     bool on_out; /* rows are the step's outputs, not its tokens */
@@ -108,9 +122,12 @@ struct rope_table {
     struct sy_rope_dim dim;
     float *cs; /* [tok][d_rot/2][2] */
 };
-struct work { /* attention of up to SY_ATTEND_Q queries of one sequence */
+struct work { /* attention of up to attend_q queries of one sequence */
     int32_t seq, q0, n_q, pos0, n_part;
 };
+/* Query heads of a kv head that a work item takes together: all but where very many share one. */
+enum { CPU_ATTEND_HEADS = 64, CPU_ATTEND_ROWS = 256, CPU_INDEX_ROWS = 16 };
+int32_t cpu_attend_group(const struct sy_attn_dim *);
 struct chain { /* consecutive entries of the step that continue one sequence: each reads the slot written before it */
     int32_t seq0, n_seq;
 };
@@ -137,6 +154,12 @@ struct sy_program {
     struct work *work;     /* [tok] at most */
     float *partial;        /* one slice per thread, or per item when items are few */
     int64_t partial_slice; /* floats */
+    int32_t attend_q;      /* queries in one work item at most */
+    float *score;          /* INDEX: [CPU_INDEX_ROWS][keys of the longest sequence]; NULL: no such op */
+    float *gathered;       /* chosen keys: [thread][SY_PARTITION * d_key] */
+    int64_t gathered_each;
+    const int32_t *one_block; /* a table of zeros, for a cache of one block */
+    int32_t *row_seq;         /* [tok] sequence of each token */
     /* convolutions and scans */
     struct chain *chain;  /* [seq] */
     float *scan_scratch;  /* a slice per thread */
@@ -162,7 +185,17 @@ void cpu_row_kv_write(const struct sy_program *, const struct op *, int64_t lo, 
 void cpu_row_route(const struct sy_program *, const struct op *, int64_t lo, int64_t hi);
 void cpu_row_experts(const struct sy_program *, const struct op *, int64_t lo, int64_t hi);
 void cpu_region_experts(const struct sy_program *, const struct op *, int64_t rows);
+void cpu_region_heads(const struct sy_program *, const struct op *, int64_t rows);
+void cpu_region_index(const struct sy_program *, const struct op *, int64_t rows);
+void cpu_region_chosen(const struct sy_program *, const struct op *, int64_t rows);
+/* Work item `w` for the `group`-th group of query heads, all of its partitions. */
+struct sy_attend cpu_attend_item(const struct sy_program *, const struct op *, const struct work *w, int32_t group);
 sy_status cpu_compile(struct sy_backend *, const struct sy_graph *, const struct sy_weights *, struct sy_cache_dim,
                       struct sy_program **out, struct sy_err *);
 void cpu_program_free(struct sy_program *);
-struct sy_kv_dim cpu_kv_dim(const struct sy_backend *, const struct sy_node *attend, int32_t block_len);
+/* Of an ATTEND or INDEX node; an ATTEND without keys has no cache of its own. */
+static inline bool cpu_has_cache(const struct sy_node *n)
+{
+    return (n->op == SY_OP_ATTEND && n->in[1].id) || n->op == SY_OP_INDEX;
+}
+struct sy_kv_dim cpu_kv_dim(const struct sy_backend *, const struct sy_node *, int32_t block_len);

@@ -53,6 +53,7 @@ struct sy_kernels_gemm {
 
 struct sy_kv_dim;
 struct sy_attend;
+struct sy_attend_index;
 struct sy_kernels_attend {
     /* Writes k [d_key], v [d_val] of every kv head of n tokens to their rows (block * block_len + offset). */
     void (*write[SY_KV_COUNT])(const struct sy_kv_dim *, unsigned char *layer, const float *k, int64_t ldk,
@@ -64,6 +65,8 @@ struct sy_kernels_attend {
     bool (*part_bf16[SY_KV_COUNT])(const struct sy_attend *);
     /* Merges the partitions of one work item, in order, into the output rows. */
     void (*merge)(const struct sy_attend *);
+    /* Scores of an indexer's keys. */
+    void (*index)(const struct sy_attend_index *);
 };
 
 /* ---- rows of vectors ------------------------------------------------------------------------------------------ */

@@ -207,10 +207,8 @@ static void pack_codes(const struct sy_panels *p, const struct sy_tensor *t, int
     else put_codes(p, code, 0x01010101u * (uint32_t)(p->zero - zero), panel + p->code_at + column * 4);
 }
 
-static void pack_floats(const struct sy_panels *p, const struct sy_tensor *t, int64_t row, unsigned char *panel,
-                        int column, float *v)
+static void put_floats(const struct sy_panels *p, const float *v, unsigned char *panel, int column)
 {
-    sy_tensor_floats(t, row, v);
     for (int64_t i = 0; i < p->k; i++) {
         if (p->layout == SY_LAYOUT_F32) {
             memcpy(panel + (i * SY_PANEL + column) * 4, v + i, 4);
@@ -232,13 +230,33 @@ void sy_panels_pack(const struct sy_panels *p, const struct sy_tensor *t, int64_
         for (int c = 0; c < SY_PANEL && i * SY_PANEL + c < p->n; c++) {
             int64_t row = sy_regroup_row(&p->regroup, row0 + i * SY_PANEL + c);
             if (p->group) pack_codes(p, t, row, panel, c, scratch);
-            else pack_floats(p, t, row, panel, c, scratch);
+            else {
+                sy_tensor_floats(t, row, scratch);
+                put_floats(p, scratch, panel, c);
+            }
         }
     }
 }
 
 /* Floats of a whole row, or its codes (k/4 floats) with scales and mins (k/16 each at most). */
 size_t sy_panels_scratch(int64_t k) { return (size_t)k; }
+
+void sy_panels_pack_transposed(const struct sy_panels *p, const struct sy_tensor *t, int64_t row0, int64_t lo,
+                               int64_t hi, float *scratch)
+{
+    float *column = scratch + p->k * p->n;
+    for (int64_t r = 0; r < p->k; r++) sy_tensor_floats(t, row0 + r, scratch + r * p->n);
+    for (int64_t i = lo; i < hi; i++) {
+        unsigned char *panel = p->data + (size_t)i * p->panel_bytes;
+        memset(panel, 0, p->panel_bytes);
+        for (int c = 0; c < SY_PANEL && i * SY_PANEL + c < p->n; c++) {
+            for (int64_t k = 0; k < p->k; k++) column[k] = scratch[k * p->n + i * SY_PANEL + c];
+            put_floats(p, column, panel, c);
+        }
+    }
+}
+
+size_t sy_panels_scratch_transposed(int64_t n, int64_t k) { return (size_t)k * (size_t)n + (size_t)k; }
 
 static size_t row_bytes_of(enum sy_xkind kind, int64_t k)
 {

@@ -90,6 +90,10 @@ void sy_panels_plan(struct sy_panels *p, enum sy_layout, const struct sy_quant *
 void sy_panels_pack(const struct sy_panels *p, const struct sy_tensor *t, int64_t row0, int64_t lo, int64_t hi,
                     float *scratch);
 size_t sy_panels_scratch(int64_t k);
+/* The same of the transpose: column i of the panels is row row0 + i of t. Float layouts only. */
+void sy_panels_pack_transposed(const struct sy_panels *p, const struct sy_tensor *t, int64_t row0, int64_t lo,
+                               int64_t hi, float *scratch);
+size_t sy_panels_scratch_transposed(int64_t n, int64_t k);
 size_t sy_xmat_bytes(enum sy_xkind, int64_t m, int64_t k);
 void sy_xmat_init(struct sy_xmat *, enum sy_xkind, int64_t m, int64_t k, void *mem);
 const char *sy_layout_name(enum sy_layout);

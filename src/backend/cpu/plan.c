@@ -217,15 +217,51 @@ static void plan_attend(struct plan *l, uint32_t id)
         struct op *w = push_op(l, REGION_ROWS, false, n);
         w->run = cpu_row_kv_write;
         reads(l, w, 1, n->in[1]);
-        reads(l, w, 2, n->in[2]);
+        if (n->in[2].id) reads(l, w, 2, n->in[2]);
         w->kv = kv;
         w->state = *state;
     }
-    struct op *o = push_op(l, REGION_ATTEND, false, n);
+    struct op *o = push_op(l, n->in[5].id ? REGION_CHOSEN : REGION_ATTEND, false, n);
     reads(l, o, 0, n->in[0]);
+    if (n->in[5].id) reads(l, o, 1, n->in[5]);
     o->kv = kv;
     o->state = *state;
     if (n->in[4].id) o->vec = vector(l, n->in[4]);
+    writes(l, o, id, 0);
+}
+
+static void plan_index(struct plan *l, uint32_t id)
+{
+    const struct sy_node *n = node_of(l, id);
+    struct op *w = push_op(l, REGION_ROWS, false, n);
+    w->run = cpu_row_kv_write;
+    reads(l, w, 1, n->in[1]);
+    w->kv = cpu_kv_dim(l->p->b, n, l->p->block_len);
+    w->state = l->n_state;
+    struct sy_kv_dim kv = w->kv;
+    struct op *o = push_op(l, REGION_INDEX, false, n);
+    reads(l, o, 0, n->in[0]);
+    reads(l, o, 2, n->in[2]);
+    o->kv = kv;
+    o->state = l->n_state++;
+    writes(l, o, id, 0);
+}
+
+static void plan_heads(struct plan *l, uint32_t id)
+{
+    const struct sy_node *n = node_of(l, id);
+    const struct sy_heads_dim *d = &n->attr.heads;
+    struct op *o = push_op(l, REGION_HEADS, l->on_out[id], n);
+    o->w = cpu_weight_heads(l->w, node_of(l, n->in[1].id)->name, d);
+    sy_assert(o->w && l->n_x < l->cap_x);
+    enum sy_xkind kind = sy_layout_xkind(o->w->seg[0].p.layout);
+    int64_t m = rows_max(l, l->on_out[id]);
+    int i = l->n_x++;
+    sy_xmat_init(&l->x[i], kind, m, d->d_in, NULL);
+    l->x_node[i] = 0;
+    l->x_buf[i] = new_buffer(l, sy_xmat_bytes(kind, m, d->d_in) * (size_t)d->n_head);
+    o->x[kind] = &l->x[i];
+    reads(l, o, 0, n->in[0]);
     writes(l, o, id, 0);
 }
 
@@ -357,6 +393,11 @@ static void plan_row_op(struct plan *l, uint32_t id)
         reads(l, o, 0, n->in[0]);
         writes(l, o, id, 0);
         return;
+    case SY_OP_JOIN:
+        reads(l, o, 0, n->in[0]);
+        reads(l, o, 1, n->in[1]);
+        writes(l, o, id, 0);
+        return;
     case SY_OP_SAMPLE: reads(l, o, 0, n->in[0]); return;
     case SY_OP_ROUTE:
         if (n->in[1].id) o->vec = vector(l, n->in[1]);
@@ -403,6 +444,8 @@ static void plan_nodes(struct plan *l)
         case SY_OP_EXPERTS: plan_experts(l, id); break;
         case SY_OP_CONV: plan_conv(l, id); break;
         case SY_OP_SCAN: plan_scan(l, id); break;
+        case SY_OP_HEADS: plan_heads(l, id); break;
+        case SY_OP_INDEX: plan_index(l, id); break;
         default:
             if (!l->fused[id]) plan_row_op(l, id);
         }
@@ -458,25 +501,53 @@ static sy_status place_memory(struct plan *l)
     return SY_OK;
 }
 
+int32_t cpu_attend_group(const struct sy_attn_dim *a)
+{
+    int32_t group = a->n_head / a->n_kv, n = group < CPU_ATTEND_HEADS ? group : CPU_ATTEND_HEADS;
+    while (group % n) n--;
+    return n;
+}
+
 /* Scratch of attention and scans: one slice per item in flight; items are few only when they outnumber no thread by
  * much. */
 static sy_status plan_attention(struct plan *l)
 {
     struct sy_program *p = l->p;
-    int64_t n_part = ((int64_t)p->shape.block * p->block_len + SY_PARTITION - 1) / SY_PARTITION, slice = 1;
+    int64_t keys = (int64_t)p->shape.block * p->block_len, n_part = (keys + SY_PARTITION - 1) / SY_PARTITION,
+            slice = 1;
+    size_t n_score = 0, n_group = 1, threads = (size_t)sy_pool_size(p->b->pool);
+    p->attend_q = SY_ATTEND_Q;
+    for (uint32_t i = 1; i < l->n_node; i++) {
+        const struct sy_node *n = node_of(l, i);
+        if (n->op == SY_OP_INDEX) n_score = (size_t)keys * CPU_INDEX_ROWS;
+        if (n->op != SY_OP_ATTEND) continue;
+        size_t groups = (size_t)(n->attr.attn.n_head / cpu_attend_group(&n->attr.attn));
+        if (groups > n_group) n_group = groups;
+        int32_t fit = CPU_ATTEND_ROWS / cpu_attend_group(&n->attr.attn);
+        if (fit < p->attend_q) p->attend_q = fit;
+        int64_t each = (int64_t)SY_PARTITION * n->attr.attn.d_key;
+        if (n->in[5].id && each > p->gathered_each) p->gathered_each = each;
+    }
     for (uint32_t i = 1; i < l->n_node; i++) {
         const struct sy_node *n = node_of(l, i);
         if (n->op != SY_OP_ATTEND) continue;
         const struct sy_attn_dim *a = &n->attr.attn;
-        int64_t need = n_part * SY_ATTEND_Q * (a->n_head / a->n_kv) * (a->d_val + 2);
+        int64_t need = n_part * p->attend_q * cpu_attend_group(a) * (a->d_val + 2);
         if (need > slice) slice = need;
     }
     p->partial_slice = slice;
     p->work = sy_arena_array(&p->arena, (size_t)p->shape.tok + (size_t)p->shape.seq, sizeof *p->work);
-    p->partial = sy_arena_array(&p->arena, (size_t)slice * 4 * (size_t)sy_pool_size(p->b->pool), sizeof(float));
+    size_t slices = 4 * threads > n_group ? 4 * threads : n_group;
+    p->partial = sy_arena_array(&p->arena, (size_t)slice * slices, sizeof(float));
     p->chain = sy_arena_array(&p->arena, (size_t)p->shape.seq, sizeof *p->chain);
-    p->scan_scratch = sy_arena_array(&p->arena, (size_t)p->scan_slice * (size_t)sy_pool_size(p->b->pool) + 1, 4);
-    return p->work && p->partial && p->chain && p->scan_scratch ? SY_OK : out_of_memory(l);
+    p->scan_scratch = sy_arena_array(&p->arena, (size_t)p->scan_slice * threads + 1, sizeof(float));
+    if (!p->work || !p->partial || !p->chain || !p->scan_scratch) return out_of_memory(l);
+    if (n_score == 0) return SY_OK;
+    p->score = sy_arena_array(&p->arena, n_score, sizeof(float));
+    p->row_seq = sy_arena_array(&p->arena, (size_t)p->shape.tok, sizeof *p->row_seq);
+    p->gathered = sy_arena_array(&p->arena, (size_t)p->gathered_each * threads + 1, sizeof(float));
+    p->one_block = sy_arena_array(&p->arena, (size_t)n_part + 1, sizeof *p->one_block);
+    return p->score && p->row_seq && p->gathered && p->one_block ? SY_OK : out_of_memory(l);
 }
 
 static sy_status plan_tables(struct plan *l, const struct sy_graph *g, struct sy_arena *scratch)

@@ -157,6 +157,15 @@ static void row_rows(const struct sy_program *p, const struct op *o, int64_t lo,
                (size_t)o->node->dim[1] * sizeof(float));
 }
 
+static void row_join(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
+{
+    size_t a = (size_t)p->node[o->node->in[0].id].dim[1], b = (size_t)o->node->dim[1] - a;
+    for (int64_t r = lo; r < hi; r++) {
+        memcpy(row_of(o->out, r), row_of(o->in[0], r), a * sizeof(float));
+        memcpy(row_of(o->out, r) + a, row_of(o->in[1], r), b * sizeof(float));
+    }
+}
+
 static void row_sample(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
 {
     for (int64_t r = lo; r < hi; r++) p->token[r] = vec(p)->argmax(row_of(o->in[0], r), p->n_vocab);
@@ -171,8 +180,9 @@ void cpu_row_prepare(const struct sy_program *p, const struct op *o, int64_t lo,
 void cpu_row_kv_write(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
 {
     unsigned char *layer = p->kv->mem.at + p->kv->layer_bytes[o->state];
-    p->b->kern.attend.write[o->kv.dtype](&o->kv, layer, row_of(o->in[1], lo), o->in[1]->ld, row_of(o->in[2], lo),
-                                         o->in[2]->ld, p->batch->field[SY_ROW] + lo, (int32_t)(hi - lo));
+    p->b->kern.attend.write[o->kv.dtype](&o->kv, layer, row_of(o->in[1], lo), o->in[1]->ld,
+                                         o->in[2] ? row_of(o->in[2], lo) : NULL, o->in[2] ? o->in[2]->ld : 0,
+                                         p->batch->field[SY_ROW] + lo, (int32_t)(hi - lo));
 }
 
 const row_fn cpu_row_fns[SY_OP_COUNT] = {
@@ -181,6 +191,7 @@ const row_fn cpu_row_fns[SY_OP_COUNT] = {
     [SY_OP_ACT] = row_act,       [SY_OP_GLU] = row_glu,           [SY_OP_ADD] = row_add,
     [SY_OP_MUL] = row_mul,       [SY_OP_SCALE] = row_scale,       [SY_OP_ROUTE] = cpu_row_route,
     [SY_OP_ROWS] = row_rows,     [SY_OP_SOFTCAP] = row_softcap,   [SY_OP_SAMPLE] = row_sample,
+    [SY_OP_JOIN] = row_join,
 };
 
 /* ---- regions ------------------------------------------------------------------------------------------------------
@@ -247,11 +258,10 @@ static void region_product(struct span *s)
 
 /* ---- attention ----------------------------------------------------------------------------------------------- */
 
-static struct sy_attend attend_item(const struct sy_program *p, const struct op *o, const struct work *w,
-                                    int32_t kv_head)
+struct sy_attend cpu_attend_item(const struct sy_program *p, const struct op *o, const struct work *w, int32_t index)
 {
     const struct sy_attn_dim *a = &o->node->attr.attn;
-    int32_t group = a->n_head / a->n_kv, seq = w->seq;
+    int32_t group = cpu_attend_group(a), seq = w->seq, kv_head = index / (a->n_head / a->n_kv / group);
     struct sy_attend item = {
         .kv = &o->kv,
         .layer = p->kv->mem.at + p->kv->layer_bytes[o->state],
@@ -262,12 +272,12 @@ static struct sy_attend attend_item(const struct sy_program *p, const struct op 
         .pos0 = w->pos0,
         .window = a->window,
         .chunk = a->chunk,
-        .sink = o->vec ? o->vec + (int64_t)kv_head * group : NULL,
+        .sink = o->vec ? o->vec + (int64_t)index * group : NULL,
         .scale = a->scale,
         .softcap = a->softcap,
-        .q = row_of(o->in[0], w->q0) + (int64_t)kv_head * group * a->d_key,
+        .q = row_of(o->in[0], w->q0) + (int64_t)index * group * a->d_key,
         .ldq = o->in[0]->ld,
-        .out = row_of(o->out, w->q0) + (int64_t)kv_head * group * a->d_val,
+        .out = row_of(o->out, w->q0) + (int64_t)index * group * a->d_val,
         .ldo = o->out->ld,
     };
     int32_t lo, hi;
@@ -282,14 +292,20 @@ static void attend_part(const struct sy_program *p, const struct op *o, const st
     sy_attend_part(&p->b->kern.attend, o->kv.dtype, a, p->b->opt.compute != SY_COMPUTE_F32);
 }
 
+/* Work items of one run of queries. */
+static int32_t n_group(const struct op *o)
+{
+    return o->node->attr.attn.n_head / cpu_attend_group(&o->node->attr.attn);
+}
+
 /* Enough items: each runs its partitions and merges them. */
 static void run_attend(void *ctx, int64_t item, int32_t thread)
 {
     const struct span *s = ctx;
     const struct sy_program *p = s->p;
     const struct op *o = &p->op[s->r->op0];
-    int32_t n_kv = o->node->attr.attn.n_kv;
-    struct sy_attend a = attend_item(p, o, &p->work[item / n_kv], (int32_t)(item % n_kv));
+    int32_t n = n_group(o);
+    struct sy_attend a = cpu_attend_item(p, o, &p->work[item / n], (int32_t)(item % n));
     a.partial = p->partial + thread * p->partial_slice;
     for (int32_t i = 0; i < a.n_part; i++, a.part++) attend_part(p, o, &a);
     p->b->kern.attend.merge(&a);
@@ -302,9 +318,9 @@ static void run_attend_part(void *ctx, int64_t item, int32_t thread)
     const struct span *s = ctx;
     const struct sy_program *p = s->p;
     const struct op *o = &p->op[s->r->op0];
-    int32_t n_kv = o->node->attr.attn.n_kv;
-    int64_t n_item = (int64_t)p->n_work * n_kv, which = item % n_item;
-    struct sy_attend a = attend_item(p, o, &p->work[which / n_kv], (int32_t)(which % n_kv));
+    int32_t n = n_group(o);
+    int64_t n_item = (int64_t)p->n_work * n, which = item % n_item;
+    struct sy_attend a = cpu_attend_item(p, o, &p->work[which / n], (int32_t)(which % n));
     a.partial = p->partial + which * p->partial_slice;
     a.part += (int32_t)(item / n_item);
     if (item / n_item < a.n_part) attend_part(p, o, &a);
@@ -316,8 +332,8 @@ static void run_attend_merge(void *ctx, int64_t item, int32_t thread)
     const struct span *s = ctx;
     const struct sy_program *p = s->p;
     const struct op *o = &p->op[s->r->op0];
-    int32_t n_kv = o->node->attr.attn.n_kv;
-    struct sy_attend a = attend_item(p, o, &p->work[item / n_kv], (int32_t)(item % n_kv));
+    int32_t n = n_group(o);
+    struct sy_attend a = cpu_attend_item(p, o, &p->work[item / n], (int32_t)(item % n));
     a.partial = p->partial + item * p->partial_slice;
     p->b->kern.attend.merge(&a);
 }
@@ -326,7 +342,7 @@ static void region_attend(struct span *s)
 {
     struct sy_program *p = s->p;
     const struct op *o = &p->op[s->r->op0];
-    int64_t n_item = (int64_t)p->n_work * o->node->attr.attn.n_kv, threads = sy_pool_size(p->b->pool);
+    int64_t n_item = (int64_t)p->n_work * n_group(o), threads = sy_pool_size(p->b->pool);
     int32_t n_part = 1;
     for (int32_t i = 0; i < p->n_work; i++)
         if (p->work[i].n_part > n_part) n_part = p->work[i].n_part;
@@ -338,15 +354,17 @@ static void region_attend(struct span *s)
     sy_pool_run(p->b->pool, n_item, run_attend_merge, s);
 }
 
-/* Cuts each sequence's tokens in runs of SY_ATTEND_Q queries. */
+/* Cuts each sequence's tokens in runs of attend_q queries. */
 static void plan_work(struct sy_program *p)
 {
     const struct sy_batch *b = p->batch;
     p->n_work = 0;
     for (int32_t s = 0; s < b->n_seq; s++) {
         int32_t lo = b->field[SY_START][s], hi = b->field[SY_START][s + 1];
-        for (int32_t q = lo; q < hi; q += SY_ATTEND_Q) {
-            int32_t n = hi - q < SY_ATTEND_Q ? hi - q : SY_ATTEND_Q, pos0 = b->field[SY_POS][q];
+        if (p->row_seq)
+            for (int32_t q = lo; q < hi; q++) p->row_seq[q] = s;
+        for (int32_t q = lo; q < hi; q += p->attend_q) {
+            int32_t n = hi - q < p->attend_q ? hi - q : p->attend_q, pos0 = b->field[SY_POS][q];
             p->work[p->n_work++] = (struct work){s, q, n, pos0, (pos0 + n + SY_PARTITION - 1) / SY_PARTITION};
         }
     }
@@ -389,6 +407,9 @@ void cpu_run(struct sy_program *p)
             break;
         case REGION_PRODUCT: region_product(&s); break;
         case REGION_ATTEND: region_attend(&s); break;
+        case REGION_HEADS: cpu_region_heads(p, &p->op[s.r->op0], s.rows); break;
+        case REGION_INDEX: cpu_region_index(p, &p->op[s.r->op0], s.rows); break;
+        case REGION_CHOSEN: cpu_region_chosen(p, &p->op[s.r->op0], s.rows); break;
         case REGION_EXPERTS: cpu_region_experts(p, &p->op[s.r->op0], s.rows); break;
         case REGION_CONV: cpu_region_conv(p, &p->op[s.r->op0]); break;
         case REGION_SCAN: cpu_region_scan(p, &p->op[s.r->op0]); break;

@@ -134,7 +134,7 @@ static int rope(struct lower *l, const struct sy_node *n)
     int64_t rows = n->dim[0], heads = n->dim[1] / d->d_head, half = d->d_rot / 2;
     struct pj_type t = PJ_TYPE(PJ_F32, rows, heads, half);
     int x = PJ_RESHAPE(h, in(l, n, 0), rows, heads, d->d_head), a, b;
-    int turned = pj_slice(h, x, 2, 0, d->d_rot);
+    int turned = pj_slice(h, x, 2, d->first, d->first + d->d_rot);
     if (d->interleaved) {
         int pairs = PJ_RESHAPE(h, turned, rows, heads, half, 2);
         a = pj_reshape(h, pj_slice(h, pairs, 3, 0, 1), 3, t.dim);
@@ -153,8 +153,9 @@ static int rope(struct lower *l, const struct sy_node *n)
     } else {
         turned = pj_concat(h, (const int[]){lo, hi}, 2, 2);
     }
-    if (d->d_rot < d->d_head)
-        turned = pj_concat(h, (const int[]){turned, pj_slice(h, x, 2, d->d_rot, d->d_head)}, 2, 2);
+    int end = d->first + d->d_rot;
+    if (d->first > 0) turned = pj_concat(h, (const int[]){pj_slice(h, x, 2, 0, d->first), turned}, 2, 2);
+    if (end < d->d_head) turned = pj_concat(h, (const int[]){turned, pj_slice(h, x, 2, end, d->d_head)}, 2, 2);
     return PJ_RESHAPE(h, turned, rows, n->dim[1]);
 }
 

@@ -87,6 +87,7 @@ static void write_q8_0(const struct sy_kv_dim *kv, unsigned char *layer, const f
                 quantise(from + d, width, some, block + scale);
                 for (int32_t e = 0; e < width; e++, to += stride) *to = some[e];
             }
+            if (kv->shared) continue;
             from = v + (int64_t)h * kv->d_val;
             to = block + sy_kv_q8_value(kv, h, off, &scale);
             for (int32_t d = 0; d < kv->d_val; d += width, scale += 2) {

@@ -11,6 +11,7 @@
  * bytes on the way, and fetch meanwhile what the next product reads (the values of the same keys; the next tile's
  * keys), since blocks lie anywhere and hardware does not look ahead across pages. */
 #include "backend/cpu/kernel/attend_rows_simd.h"
+#include "backend/cpu/kernel/index.h"
 
 enum {
     D_CHUNK = 128, /* of d_key: [128][SY_KEY_TILE] of f32 is 32 KiB */
@@ -220,9 +221,24 @@ struct work {
     float *p[SY_ROW_TILE]; /* rows of score */
     const unsigned char *key[SY_KEY_TILE / LANES], *key_next[SY_KEY_TILE / LANES];
     const unsigned char *value[SY_KEY_TILE], *value_next[SY_KEY_TILE];
-    _Alignas(64) float tile[D_CHUNK * SY_KEY_TILE];
+    _Alignas(64) float tile[D_CHUNK * SY_KEY_TILE], turned[V_CHUNK * SY_KEY_TILE];
 };
-_Static_assert(V_CHUNK <= D_CHUNK && SY_KV_PANEL % LANES == 0, "one buffer for both tiles; panels of whole vectors");
+_Static_assert(V_CHUNK % SY_KV_GROUP == 0 && V_CHUNK <= D_CHUNK && SY_KV_PANEL % LANES == 0,
+               "one buffer for both tiles; panels of whole vectors");
+
+/* As tile_values() of values that are the first elements of keys. */
+INLINE void tile_values_shared(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys, int32_t d0,
+                               int32_t n)
+{
+    if (dtype == SY_KV_Q8_0) tile_keys_q8(w->s.a, t, keys, d0, n, w->turned);
+    else tile_keys(w->s.a, dtype, t, keys, d0, n, w->turned);
+    int32_t whole = (n + LANES - 1) / LANES * LANES;
+    for (int32_t j = keys.lo - t; j < keys.hi - t; j++) {
+        float *to = w->tile + j * V_CHUNK;
+        for (int32_t d = 0; d < n; d++) to[d] = w->turned[d * SY_KEY_TILE + j];
+        for (int32_t d = n; d < whole; d++) to[d] = 0;
+    }
+}
 
 INLINE void scores(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys)
 {
@@ -330,7 +346,8 @@ INLINE void values(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_
     bool same = rows_same(&w->s, keys);
     for (int32_t d = 0; d < d_val; d += chunk) {
         int32_t n_d = d_val - d < chunk ? d_val - d : chunk;
-        if (dtype == SY_KV_Q8_0) tile_values_q8(w->s.a, t, keys, d, n_d, w->tile);
+        if (w->s.a->kv->shared) tile_values_shared(w, dtype, t, keys, d, n_d);
+        else if (dtype == SY_KV_Q8_0) tile_values_q8(w->s.a, t, keys, d, n_d, w->tile);
         else if (!w->direct) tile_values(w->s.a, dtype, t, keys, d, n_d, w->tile);
         for (int32_t r = 0, n; r < w->s.n_row; r += n) {
             n = w->s.n_row - r < REG_ROWS ? w->s.n_row - r : REG_ROWS;
@@ -344,7 +361,7 @@ INLINE void part(const struct sy_attend *a, enum sy_kv_dtype dtype)
 {
     struct work w;
     int32_t all = a->n_q * a->n_group;
-    w.direct = dtype != SY_KV_Q8_0 && all <= FEW_ROWS && a->kv->block_len % SY_KV_PANEL == 0;
+    w.direct = dtype != SY_KV_Q8_0 && !a->kv->shared && all <= FEW_ROWS && a->kv->block_len % SY_KV_PANEL == 0;
     for (int32_t row0 = 0; row0 < all; row0 += SY_ROW_TILE) {
         struct sy_span seen = rows_begin(&w.s, a, row0, all - row0 < SY_ROW_TILE ? all - row0 : SY_ROW_TILE);
         for (int32_t r = 0; r < w.s.n_row; r++) {
@@ -434,6 +451,7 @@ INLINE void write(const struct sy_kv_dim *kv, enum sy_kv_dtype dtype, unsigned c
                 narrow_n(dtype, some, v_load_n(from + d, lanes), lanes);
                 for (int32_t e = 0; e < lanes; e++, to += stride * es) memcpy(to, some + e * es, (size_t)es);
             }
+            if (kv->shared) continue;
             from = v + (int64_t)h * kv->d_val;
             to = block + (sy_kv_head(kv, h) + (int64_t)kv->block_len * kv->d_key + (int64_t)off * kv->d_val) * es;
             for (int32_t d = 0; d < kv->d_val; d += lanes) {

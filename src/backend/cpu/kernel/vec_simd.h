@@ -108,9 +108,13 @@ static void rope(const float *x, int64_t ldx, int64_t rows, int64_t n_head, cons
         for (int64_t h = 0; h < n_head; h++) {
             const float *from = x + r * ldx + h * dim->d_head;
             float *to = y + r * ldy + h * dim->d_head;
+            if (to != from) memmove(to, from, (size_t)dim->first * sizeof *to);
+            from += dim->first;
+            to += dim->first;
             if (dim->interleaved) rotate_pairs(from, half, cs, to);
             else rotate_halves(from, half, cs, to);
-            if (to != from) memmove(to + 2 * half, from + 2 * half, (size_t)(dim->d_head - 2 * half) * sizeof *to);
+            if (to != from)
+                memmove(to + 2 * half, from + 2 * half, (size_t)(dim->d_head - dim->first - 2 * half) * sizeof *to);
         }
     }
 }

@@ -244,7 +244,7 @@ static void prepare(struct work *w, int32_t row0)
 static bool part_bf16(const struct sy_attend *a)
 {
     const struct sy_kv_dim *kv = a->kv;
-    if (kv->d_key % 2 || kv->d_val % ROWS || kv->d_key > KEY_MAX || kv->d_val > VALUE_MAX) return false;
+    if (kv->shared || kv->d_key % 2 || kv->d_val % ROWS || kv->d_key > KEY_MAX || kv->d_val > VALUE_MAX) return false;
     struct work w;
     w.tiles = (struct sy_tiles){{0, 0}};
     w.d_pad = (kv->d_key + SY_TILE_K - 1) / SY_TILE_K * SY_TILE_K;

@@ -4,7 +4,7 @@
  * widened to f32 once for all of them. Within a row nothing depends on the others: keys come in tiles at absolute
  * positions, a tile's masked keys are left out, and every sum runs upwards. */
 #include "backend/cpu/attend_int.h"
-#include "quant/quant.h"
+#include "backend/cpu/kernel/index.h"
 
 #include <math.h>
 #include <string.h>
@@ -66,6 +66,10 @@ static void value_row(const struct sy_attend *a, enum sy_kv_dtype dtype, int32_t
                       float *to)
 {
     const struct sy_kv_dim *kv = a->kv;
+    if (kv->shared) {
+        for (int32_t i = 0; i < width; i++) key_row(a, dtype, j, d + i, 1, to + i);
+        return;
+    }
     const unsigned char *block = sy_kv_block(a, j);
     int32_t off = j % kv->block_len;
     if (dtype != SY_KV_Q8_0) {
@@ -232,6 +236,7 @@ static void write(const struct sy_kv_dim *kv, enum sy_kv_dtype dtype, unsigned c
             int64_t at = sy_kv_head(kv, h) + sy_kv_key(kv, off, &stride);
             for (int32_t d = 0; d < kv->d_key; d++)
                 narrow(dtype, k[i * ldk + (int64_t)h * kv->d_key + d], block, at + (int64_t)d * stride);
+            if (kv->shared) continue;
             at = sy_kv_head(kv, h) + (int64_t)kv->block_len * kv->d_key + (int64_t)off * kv->d_val;
             for (int32_t d = 0; d < kv->d_val; d++)
                 narrow(dtype, v[i * ldv + (int64_t)h * kv->d_val + d], block, at + d);
@@ -289,6 +294,7 @@ static void write_q8_0(const struct sy_kv_dim *kv, unsigned char *layer, const f
             code = sy_kv_q8_key(kv, h, off, &stride, &scale);
             quantise_row(k + i * ldk + (int64_t)h * kv->d_key, kv->d_key, block + code, stride, block + scale,
                          stride);
+            if (kv->shared) continue;
             code = sy_kv_q8_value(kv, h, off, &scale);
             quantise_row(v + i * ldv + (int64_t)h * kv->d_val, kv->d_val, block + code, 1, block + scale, 1);
         }
@@ -299,4 +305,5 @@ const struct sy_kernels_attend sy_attend_generic = {
     .write = {[SY_KV_F32] = write_f32, [SY_KV_BF16] = write_bf16, [SY_KV_F16] = write_f16, [SY_KV_Q8_0] = write_q8_0},
     .part = {[SY_KV_F32] = part_f32, [SY_KV_BF16] = part_bf16, [SY_KV_F16] = part_f16, [SY_KV_Q8_0] = part_q8_0},
     .merge = merge,
+    .index = sy_index_scores,
 };

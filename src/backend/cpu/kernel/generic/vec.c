@@ -49,13 +49,16 @@ static void rope(const float *x, int64_t ldx, int64_t rows, int64_t n_head, cons
         for (int64_t h = 0; h < n_head; h++) {
             const float *from = x + r * ldx + h * dim->d_head;
             float *to = y + r * ldy + h * dim->d_head;
+            memmove(to, from, (size_t)dim->first * sizeof *to);
+            from += dim->first;
+            to += dim->first;
             for (int64_t i = 0; i < half; i++) {
                 float c = cs[(r * half + i) * 2], s = cs[(r * half + i) * 2 + 1];
                 float a = from[i * step], b = from[i * step + other];
                 to[i * step] = a * c - b * s;
                 to[i * step + other] = b * c + a * s;
             }
-            memmove(to + 2 * half, from + 2 * half, (size_t)(dim->d_head - 2 * half) * sizeof *to);
+            memmove(to + 2 * half, from + 2 * half, (size_t)(dim->d_head - dim->first - 2 * half) * sizeof *to);
         }
     }
 }

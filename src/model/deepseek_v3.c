@@ -1,0 +1,124 @@
+/* DeepSeek-V3 and what is built like it (transformers: DeepseekV3ForCausalLM, DeepseekV32ForCausalLM,
+ * Glm4MoeLiteForCausalLM, GlmMoeDsaForCausalLM; Kimi K2 and K2.5; arXiv:2412.19437, arXiv:2512.02556): multi-head
+ * latent attention, from V3.2 on over the keys that an indexer chooses; sigmoid routing in groups with a bias for
+ * choosing, an expert that every token shares; the first layers are dense. */
+#include <math.h>
+#include <string.h>
+
+#include "model/model.h"
+
+struct deepseek {
+    struct sy_decoder d;
+    struct sy_mla mla;
+    struct sy_moe_opt moe;
+    int32_t d_shared;
+    bool *dense; /* by layer */
+    bool *reuse; /* by layer: has no indexer, attends to the keys of the last one that has */
+};
+
+/* "mlp_layer_types" tells them one by one, "first_k_dense_replace" how many come first. */
+static sy_status open_layers(struct sy_arena *a, struct sy_jread *c, struct deepseek *m)
+{
+    const struct sy_json *types = sy_json_get(c->obj, "mlp_layer_types");
+    int64_t first = sy_jread_int_or(c, "first_k_dense_replace", 1, 0, 1 << 20);
+    m->dense = sy_arena_array(a, (size_t)m->d.n_layer, sizeof *m->dense);
+    if (!m->dense) return sy_jread_refuse(c, SY_ENOMEM, "no memory");
+    for (int32_t l = 0; l < m->d.n_layer; l++) m->dense[l] = l < first;
+    if (!sy_json_is_array(types)) return c->st;
+    if (sy_json_len(types) != (size_t)m->d.n_layer)
+        return sy_jread_refuse(c, SY_EFORMAT, "'mlp_layer_types': expected %d entries, found %zu", m->d.n_layer,
+                               sy_json_len(types));
+    for (int32_t l = 0; l < m->d.n_layer; l++) {
+        const char *type = sy_json_text(sy_json_at(types, (size_t)l));
+        m->dense[l] = type && !strcmp(type, "dense");
+        if (!m->dense[l] && (!type || strcmp(type, "sparse") != 0))
+            return sy_jread_refuse(c, SY_ENOSUP, "'mlp_layer_types'[%d]: '%s' is not supported", l, type ? type : "");
+    }
+    return c->st;
+}
+
+/* "index_topk_pattern": F for a layer with an indexer, S for one that shares. */
+static sy_status open_sharing(struct sy_arena *a, struct sy_jread *c, struct deepseek *m)
+{
+    const char *pattern = sy_jread_text_or(c, "index_topk_pattern", "");
+    m->reuse = sy_arena_array(a, (size_t)m->d.n_layer, sizeof *m->reuse);
+    if (!m->reuse) return sy_jread_refuse(c, SY_ENOMEM, "no memory");
+    if (sy_jread_int_or(c, "index_topk_freq", 1, 1, 1 << 20) != 1 && !*pattern)
+        return sy_jread_refuse(c, SY_ENOSUP, "'index_topk_freq': only 1 is supported, or 'index_topk_pattern'");
+    if (!*pattern) return c->st;
+    if (strlen(pattern) != (size_t)m->d.n_layer || strspn(pattern, "FS") != strlen(pattern) || *pattern != 'F')
+        return sy_jread_refuse(c, SY_EFORMAT, "'index_topk_pattern': expected %d letters F and S, F first",
+                               m->d.n_layer);
+    for (int32_t l = 0; l < m->d.n_layer; l++) m->reuse[l] = pattern[l] == 'S';
+    return c->st;
+}
+
+/* What the formulas below are not. */
+static sy_status refuse_others(struct sy_jread *c)
+{
+    static const struct {
+        const char *key, *value;
+    } text[] = {{"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"}};
+    for (size_t i = 0; i < SY_COUNT(text); i++) {
+        const char *found = sy_jread_text_or(c, text[i].key, text[i].value);
+        if (strcmp(found, text[i].value) != 0)
+            return sy_jread_refuse(c, SY_ENOSUP, "'%s': '%s' is not supported, only '%s'", text[i].key, found,
+                                   text[i].value);
+    }
+    if (sy_jread_int_or(c, "moe_layer_freq", 1, 1, 1 << 20) != 1)
+        return sy_jread_refuse(c, SY_ENOSUP, "'moe_layer_freq': only 1 is supported");
+    return c->st;
+}
+
+static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *info, void **hp)
+{
+    struct deepseek *m = *hp = sy_arena_get(a, sizeof *m);
+    if (!m) return sy_jread_refuse(c, SY_ENOMEM, "no memory");
+    if (sy_decoder_open(c, &m->d, false, info) || refuse_others(c) || sy_mla_open(a, c, &m->mla)) return c->st;
+    /* GLM-5's indexer turns pairs side by side. */
+    const char *class = sy_json_text(sy_json_at(sy_json_get(c->obj, "architectures"), 0));
+    if (class && !strcmp(class, "GlmMoeDsaForCausalLM"))
+        m->mla.index_interleaved = sy_jread_bool_or(c, "indexer_rope_interleave", true);
+    if (open_layers(a, c, m) || open_sharing(a, c, m)) return c->st;
+    m->moe = (struct sy_moe_opt){
+        .router = "model.layers.%d.mlp.gate.weight",
+        .choice_bias = "model.layers.%d.mlp.gate.e_score_correction_bias",
+        .experts_in = "model.layers.%d.mlp.experts.#.{gate,up}_proj.weight",
+        .experts_out = "model.layers.%d.mlp.experts.#.down_proj.weight",
+        .route = {.score = SY_SCORE_SIGMOID, .eps = 1e-20f},
+    };
+    if (sy_moe_open(c, "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", &m->moe)) return c->st;
+    if (sy_moe_open_sigmoid(c, &m->moe)) return c->st;
+    int64_t shared = sy_jread_int_or(c, "n_shared_experts", 0, 0, 1024) * m->moe.moe.d_ff;
+    if (shared > INT32_MAX / 2) return sy_jread_refuse(c, SY_EFORMAT, "'n_shared_experts' is too large");
+    m->d_shared = (int32_t)shared;
+    return sy_fn_open(c, "hidden_act", "silu", &m->moe.moe.glu.fn);
+}
+
+static sy_val sparse(struct sy_graph *g, const struct deepseek *m, int l, sy_val n)
+{
+    sy_val routed = sy_build_moe(g, &m->d, l, n, n, &m->moe);
+    if (m->d_shared == 0) return routed;
+    return sy_add(g, routed,
+                  sy_build_ffn(g, &m->d, l, n, "model.layers.%d.mlp.shared_experts", m->d_shared, m->moe.moe.glu.fn));
+}
+
+static sy_val build(struct sy_graph *g, const void *hp)
+{
+    const struct deepseek *m = hp;
+    const struct sy_decoder *d = &m->d;
+    sy_val x = sy_build_embed(g, d), chosen = SY_NONE;
+    for (int l = 0; l < d->n_layer; l++) {
+        sy_val n = sy_build_norm(g, d, "model.layers.%d.input_layernorm.weight", l, x);
+        x = sy_add(g, sy_build_mla(g, d, l, n, &m->mla, &chosen, m->reuse[l]), x);
+        n = sy_build_norm(g, d, "model.layers.%d.post_attention_layernorm.weight", l, x);
+        x = sy_add(g, m->dense[l] ? sy_build_mlp(g, d, l, n, m->moe.moe.glu.fn, false) : sparse(g, m, l, n), x);
+    }
+    return sy_build_head(g, d, x, false, 0);
+}
+
+static const char *const claims[] = {
+    "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM",          "Glm4MoeLiteForCausalLM",
+    "GlmMoeDsaForCausalLM",  "KimiK25ForConditionalGeneration", NULL,
+};
+const struct sy_arch sy_arch_deepseek_v3 = {"deepseek_v3", claims, open, build};
