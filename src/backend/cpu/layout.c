@@ -56,6 +56,8 @@ sy_status sy_layout_choose(const struct sy_quant *q, enum sy_compute mode, const
     case SY_COMPUTE_AUTO: break;
     }
     bool widen = mode == SY_COMPUTE_AUTO && kernels->bf16_codes;
+    /* B4 adds -24 scales for a zero point, rounded to 11 bits: too coarse beside codes of one or two scales. */
+    if (widen && q->affine.zero && q->affine.bits < 3) int4 = false;
     *out = int4 ? (widen ? SY_LAYOUT_B4 : SY_LAYOUT_I4) : int8 ? (widen ? SY_LAYOUT_B8 : SY_LAYOUT_I8) : exact;
     return SY_OK;
 }
