@@ -16,6 +16,9 @@ def python(name, *packages):
     made = subprocess.run([sys.executable, "-m", "venv", folder], capture_output=True)
     if made.returncode:
         raise Skip("python3 cannot make a virtual environment")
+    if not packages: # pip itself is what is wanted
+        open(mark, "w").close()
+        return exe
     try:
         got = subprocess.run([exe, "-m", "pip", "install", "-q", "--disable-pip-version-check", *packages], capture_output=True, timeout=600)
     except subprocess.TimeoutExpired:
