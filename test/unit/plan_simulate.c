@@ -22,7 +22,7 @@ static struct sy_timer timer_of(const char *chip, const char *model, struct sy_s
     struct sy_chip c;
     struct sy_card card;
     struct sy_path path;
-    struct sy_timer t;
+    struct sy_timer t = {0};
     struct sy_err err = {0};
     const struct sy_consts k = {{50e-6, 0.6, 0.5, 0.3, 0.02}};
     if (sy_data_open(env(), "chips", chip, &text, &n, &err) || sy_chip_read(env(), chip, text, n, &c, &err) ||

@@ -28,7 +28,7 @@ static struct sy_timer timer_of(const char *chip, const char *model, const char 
     struct sy_chip c = chip_named(chip);
     struct sy_card card;
     struct sy_path path;
-    struct sy_timer t;
+    struct sy_timer t = {0};
     struct sy_err err = {0};
     if (sy_card_find(sy_env_default(), model, &card, &err) || sy_path_named(precision, &c, &path, &err) ||
         sy_timer_init(&t, &card.profile, &c, &path, l, sy_consts_roofline, &err))
@@ -95,7 +95,7 @@ static void sharding(void **state)
     struct sy_timer ranks = timer_of("h200", "deepseek-r1", "fp8", (struct sy_sharding){8, 1, 8, 1, true});
     assert_true(sy_timer_fit(&ranks, 0.9, ctx).tokens > 4 * sy_timer_fit(&latent, 0.9, ctx).tokens);
     struct sy_chip c = chip_named("h200");
-    struct sy_timer t;
+    struct sy_timer t = {0};
     struct sy_err err = {0};
     assert_int_equal(sy_timer_init(&t, &one.model, &c, &one.path, (struct sy_sharding){8, 4, 1, 1, false},
                                    sy_consts_roofline, &err),
