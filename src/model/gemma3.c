@@ -30,11 +30,6 @@ static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *in
     return sy_rope_open_two(a, c, m->d.d_head, &m->rope_global, &m->rope_local);
 }
 
-static sy_val norm(struct sy_graph *g, const struct gemma3 *m, const char *name, int l, sy_val x)
-{
-    return sy_norm(g, x, sy_norm_weight(g, name, l, m->d.d_model, true), m->d.eps);
-}
-
 static sy_val build(struct sy_graph *g, const void *hp)
 {
     const struct gemma3 *m = hp;
@@ -49,13 +44,7 @@ static sy_val build(struct sy_graph *g, const void *hp)
     for (int l = 0; l < d->n_layer; l++) {
         o.rope = m->global[l] ? &m->rope_global : &m->rope_local;
         o.window = m->global[l] ? 0 : m->window;
-        sy_val n = norm(g, m, "model.layers.%d.input_layernorm.weight", l, x);
-        n = norm(g, m, "model.layers.%d.post_attention_layernorm.weight", l, sy_build_attention(g, d, l, n, &o));
-        x = sy_add(g, n, x);
-        n = norm(g, m, "model.layers.%d.pre_feedforward_layernorm.weight", l, x);
-        n = norm(g, m, "model.layers.%d.post_feedforward_layernorm.weight", l,
-                 sy_build_mlp(g, d, l, n, m->fn, false));
-        x = sy_add(g, n, x);
+        x = sy_build_sandwich(g, d, l, x, &o, m->fn);
     }
     return sy_build_head(g, d, x, true, m->softcap_final);
 }

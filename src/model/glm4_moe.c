@@ -10,7 +10,7 @@ struct glm4_moe {
     struct sy_rope_dim rope;
     struct sy_moe_opt moe;
     bool bias, qk_norm;
-    int32_t n_dense, d_shared;
+    int32_t n_dense;
 };
 
 static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *info, void **hp)
@@ -26,21 +26,14 @@ static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *in
         .choice_bias = "model.layers.%d.mlp.gate.e_score_correction_bias",
         .experts_in = "model.layers.%d.mlp.experts.#.{gate,up}_proj.weight",
         .experts_out = "model.layers.%d.mlp.experts.#.down_proj.weight",
+        .shared = "model.layers.%d.mlp.shared_experts",
         .route = {.score = SY_SCORE_SIGMOID, .eps = 1e-20f},
     };
     if (sy_moe_open(c, "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", &m->moe)) return c->st;
-    if (sy_moe_open_sigmoid(c, &m->moe)) return c->st;
-    m->d_shared = m->moe.moe.d_ff * (int32_t)sy_jread_int_or(c, "n_shared_experts", 1, 0, 1024);
+    if (sy_moe_open_sigmoid(c, "n_group", "norm_topk_prob", &m->moe)) return c->st;
+    m->moe.d_shared = m->moe.moe.d_ff * (int32_t)sy_jread_int_or(c, "n_shared_experts", 1, 0, 1024);
     if (sy_fn_open(c, "hidden_act", "silu", &m->moe.moe.glu.fn)) return c->st;
     return sy_rope_open(a, c, m->d.d_head, &m->rope);
-}
-
-static sy_val sparse(struct sy_graph *g, const struct glm4_moe *m, int l, sy_val n)
-{
-    sy_val routed = sy_build_moe(g, &m->d, l, n, n, &m->moe);
-    if (m->d_shared == 0) return routed;
-    return sy_add(g, routed,
-                  sy_build_ffn(g, &m->d, l, n, "model.layers.%d.mlp.shared_experts", m->d_shared, m->moe.moe.glu.fn));
 }
 
 static sy_val build(struct sy_graph *g, const void *hp)
@@ -54,7 +47,10 @@ static sy_val build(struct sy_graph *g, const void *hp)
         sy_val n = sy_build_norm(g, d, "model.layers.%d.input_layernorm.weight", l, x);
         x = sy_add(g, sy_build_attention(g, d, l, n, &o), x);
         n = sy_build_norm(g, d, "model.layers.%d.post_attention_layernorm.weight", l, x);
-        x = sy_add(g, l < m->n_dense ? sy_build_mlp(g, d, l, n, m->moe.moe.glu.fn, false) : sparse(g, m, l, n), x);
+        x = sy_add(g,
+                   l < m->n_dense ? sy_build_mlp(g, d, l, n, m->moe.moe.glu.fn, false)
+                                  : sy_build_moe(g, d, l, n, n, &m->moe),
+                   x);
     }
     return sy_build_head(g, d, x, false, 0);
 }

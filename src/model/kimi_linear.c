@@ -9,7 +9,7 @@ struct kimi_linear {
     struct sy_decoder d;
     struct sy_mla mla;
     struct sy_moe_opt moe;
-    int32_t d_shared, n_dense;     /* first layers without experts */
+    int32_t n_dense;               /* first layers without experts */
     bool *full;                    /* [n_layer] latent attention */
     int32_t n_head, d_head, n_tap; /* of delta attention */
 };
@@ -42,20 +42,17 @@ static sy_status open_moe(struct sy_jread *c, struct kimi_linear *m)
         .choice_bias = "model.layers.%d.block_sparse_moe.gate.e_score_correction_bias",
         .experts_in = "model.layers.%d.block_sparse_moe.experts.#.{w1,w3}.weight",
         .experts_out = "model.layers.%d.block_sparse_moe.experts.#.w2.weight",
+        .shared = "model.layers.%d.block_sparse_moe.shared_experts",
         .route = {.score = SY_SCORE_SIGMOID, .eps = 1e-20f},
     };
     if (sy_moe_open(c, "num_experts", "num_experts_per_token", "moe_intermediate_size", &m->moe)) return c->st;
-    struct sy_route_dim *r = &m->moe.route;
-    r->n_group = (int32_t)sy_jread_int_or(c, "num_expert_group", 1, 1, r->n_expert);
-    r->n_group_used = (int32_t)sy_jread_int_or(c, "topk_group", 1, 1, r->n_group);
-    r->weighting = sy_jread_bool_or(c, "moe_renormalize", true) ? SY_WEIGHT_NORMED : SY_WEIGHT_SCORE;
-    r->scale = (float)sy_jread_num_or(c, "routed_scaling_factor", 1, -1e6, 1e6);
+    if (sy_moe_open_sigmoid(c, "num_expert_group", "moe_renormalize", &m->moe)) return c->st;
     if (strcmp(sy_jread_text_or(c, "moe_router_activation_func", "sigmoid"), "sigmoid"))
         return sy_jread_refuse(c, SY_ENOSUP, "'moe_router_activation_func': only sigmoid is supported");
     if (sy_jread_int_or(c, "moe_layer_freq", 1, 1, 1 << 20) != 1)
         return sy_jread_refuse(c, SY_ENOSUP, "'moe_layer_freq': only 1 is supported");
     m->n_dense = (int32_t)sy_jread_int_or(c, "first_k_dense_replace", 0, 0, 1 << 20);
-    m->d_shared = (int32_t)sy_jread_int_or(c, "num_shared_experts", 0, 0, 1024) * m->moe.moe.d_ff;
+    m->moe.d_shared = (int32_t)sy_jread_int_or(c, "num_shared_experts", 0, 0, 1024) * m->moe.moe.d_ff;
     return sy_fn_open(c, "hidden_act", "silu", &m->moe.moe.glu.fn);
 }
 
@@ -107,12 +104,8 @@ static sy_val delta_attention(struct sy_graph *g, const struct kimi_linear *m, i
 
 static sy_val feed_forward(struct sy_graph *g, const struct kimi_linear *m, int l, sy_val x)
 {
-    enum sy_fn fn = m->moe.moe.glu.fn;
-    if (l < m->n_dense) return sy_build_mlp(g, &m->d, l, x, fn, false);
-    sy_val routed = sy_build_moe(g, &m->d, l, x, x, &m->moe);
-    if (m->d_shared == 0) return routed;
-    return sy_add(g, routed,
-                  sy_build_ffn(g, &m->d, l, x, "model.layers.%d.block_sparse_moe.shared_experts", m->d_shared, fn));
+    if (l < m->n_dense) return sy_build_mlp(g, &m->d, l, x, m->moe.moe.glu.fn, false);
+    return sy_build_moe(g, &m->d, l, x, x, &m->moe);
 }
 
 static sy_val build(struct sy_graph *g, const void *hp)

@@ -56,6 +56,8 @@ static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *in
         .router = "model.layers.%d.feed_forward.router.weight",
         .experts_in = "model.layers.%d.feed_forward.experts.#.{gate,up}_proj.weight",
         .experts_out = "model.layers.%d.feed_forward.experts.#.down_proj.weight",
+        .shared = "model.layers.%d.feed_forward.shared_expert",
+        .d_shared = m->d.d_ff,
         .route = {.score = SY_SCORE_SIGMOID},
         .moe = {.weigh_input = true},
     };
@@ -68,10 +70,9 @@ static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *in
 
 static sy_val feed(struct sy_graph *g, const struct llama4 *m, int l, sy_val n)
 {
-    enum sy_fn fn = m->moe.moe.glu.fn;
-    if (!m->sparse[l]) return sy_build_ffn(g, &m->d, l, n, "model.layers.%d.feed_forward", m->d_dense, fn);
-    sy_val shared = sy_build_ffn(g, &m->d, l, n, "model.layers.%d.feed_forward.shared_expert", m->d.d_ff, fn);
-    return sy_add(g, sy_build_moe(g, &m->d, l, n, n, &m->moe), shared);
+    if (!m->sparse[l])
+        return sy_build_ffn(g, &m->d, l, n, "model.layers.%d.feed_forward", m->d_dense, m->moe.moe.glu.fn);
+    return sy_build_moe(g, &m->d, l, n, n, &m->moe);
 }
 
 static sy_val build(struct sy_graph *g, const void *hp)

@@ -360,6 +360,22 @@ sy_val sy_build_mlp_fused(struct sy_graph *g, const struct sy_decoder *d, int l,
                      SY_NONE);
 }
 
+static sy_val norm_plus_one(struct sy_graph *g, const struct sy_decoder *d, const char *name, int l, sy_val x)
+{
+    return sy_norm(g, x, sy_norm_weight(g, name, l, d->d_model, true), d->eps);
+}
+
+sy_val sy_build_sandwich(struct sy_graph *g, const struct sy_decoder *d, int l, sy_val x,
+                         const struct sy_block_opt *o, enum sy_fn fn)
+{
+    sy_val n = norm_plus_one(g, d, "model.layers.%d.input_layernorm.weight", l, x);
+    n = sy_build_attention(g, d, l, n, o);
+    x = sy_add(g, norm_plus_one(g, d, "model.layers.%d.post_attention_layernorm.weight", l, n), x);
+    n = norm_plus_one(g, d, "model.layers.%d.pre_feedforward_layernorm.weight", l, x);
+    n = sy_build_mlp(g, d, l, n, fn, false);
+    return sy_add(g, norm_plus_one(g, d, "model.layers.%d.post_feedforward_layernorm.weight", l, n), x);
+}
+
 sy_val sy_build_embed(struct sy_graph *g, const struct sy_decoder *d)
 {
     sy_val table = sy_weight(g, SY_WHOLE, "model.embed_tokens.weight", -1, d->n_vocab, d->d_model);

@@ -90,23 +90,30 @@ struct sy_moe_opt {
     const char *choice_bias;                        /* added to scores for choosing only */
     const char *experts_in, *experts_out;           /* with .weight; biases have .bias instead */
     bool bias;                                      /* of the experts */
+    const char *shared;      /* stem of the expert that every token takes, for sy_build_ffn() */
+    const char *shared_gate; /* its weight is the sigmoid of this row times x; NULL: 1 */
+    int32_t d_shared;        /* its width; 0: there is none */
     struct sy_route_dim route;
     struct sy_moe_dim moe;
 };
 /* Number of experts and of chosen ones by these keys, their width by that key. */
 sy_status sy_moe_open(struct sy_jread *, const char *n_expert_key, const char *n_used_key, const char *d_ff_key,
                       struct sy_moe_opt *);
-/* What DeepSeek-V3 and its like add: groups, normalised weights, their scale ("n_group", "topk_group",
- * "norm_topk_prob", "routed_scaling_factor"). */
-sy_status sy_moe_open_sigmoid(struct sy_jread *, struct sy_moe_opt *);
+/* What DeepSeek-V3 and its like add: groups, normalised weights, their scale ("topk_group", "routed_scaling_factor";
+ * the number of groups and whether weights are normalised go by different names). */
+sy_status sy_moe_open_sigmoid(struct sy_jread *, const char *n_group_key, const char *normed_key,
+                              struct sy_moe_opt *);
 /* sparse[l]: layer l has experts, by "decoder_sparse_step" and "mlp_only_layers". */
 sy_status sy_sparse_layers_open(struct sy_arena *, struct sy_jread *, int32_t n_layer, bool **sparse);
-/* The routed experts on x, by a router that reads `routed` (mostly x). */
+/* The experts on x, by a router that reads `routed` (mostly x), and the shared one. */
 sy_val sy_build_moe(struct sy_graph *, const struct sy_decoder *, int l, sy_val x, sy_val routed,
                     const struct sy_moe_opt *);
 /* down(act(gate x) * up x) of width d_ff; stem: "model.layers.%d.mlp.shared_expert". */
 sy_val sy_build_ffn(struct sy_graph *, const struct sy_decoder *, int l, sy_val x, const char *stem, int32_t d_ff,
                     enum sy_fn);
+/* Layer l of Gemma 2 and 3, attention and MLP: norms of (1 + w) before and after each. */
+sy_val sy_build_sandwich(struct sy_graph *, const struct sy_decoder *, int l, sy_val x, const struct sy_block_opt *,
+                         enum sy_fn);
 sy_val sy_build_embed(struct sy_graph *, const struct sy_decoder *);
 /* Logits of rows that are normed already. */
 sy_val sy_build_logits(struct sy_graph *, const struct sy_decoder *, sy_val x);

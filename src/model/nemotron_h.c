@@ -63,7 +63,7 @@ static sy_status open_moe(struct sy_jread *c, struct nemotron_h *m)
     m->moe.moe.glu.fn = SY_RELU2;
     m->d_shared = (int32_t)sy_jread_int_or(c, "moe_shared_expert_intermediate_size", 0, 0, 1 << 20);
     if (sy_jread_int_or(c, "n_shared_experts", 1, 0, 1 << 10) == 0) m->d_shared = 0;
-    return sy_moe_open_sigmoid(c, &m->moe);
+    return sy_moe_open_sigmoid(c, "n_group", "norm_topk_prob", &m->moe);
 }
 
 static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *info, void **hp)

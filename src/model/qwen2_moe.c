@@ -10,7 +10,7 @@ struct qwen2_moe {
     struct sy_moe_opt moe;
     bool *sparse; /* [n_layer] */
     bool bias;
-    int32_t window, slide_from, d_shared;
+    int32_t window, slide_from;
 };
 
 static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *info, void **hp)
@@ -22,11 +22,13 @@ static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *in
     m->window = slide ? (int32_t)sy_jread_int_or(c, "sliding_window", 0, 0, 1 << 30) : 0;
     m->slide_from = (int32_t)sy_jread_int_or(c, "max_window_layers", m->d.n_layer, 0, 1 << 20);
     m->bias = sy_jread_bool_or(c, "qkv_bias", true);
-    m->d_shared = (int32_t)sy_jread_int(c, "shared_expert_intermediate_size", 1, 1 << 20);
     m->moe = (struct sy_moe_opt){
         .router = "model.layers.%d.mlp.gate.weight",
         .experts_in = "model.layers.%d.mlp.experts.#.{gate,up}_proj.weight",
         .experts_out = "model.layers.%d.mlp.experts.#.down_proj.weight",
+        .shared = "model.layers.%d.mlp.shared_expert",
+        .shared_gate = "model.layers.%d.mlp.shared_expert_gate.weight",
+        .d_shared = (int32_t)sy_jread_int(c, "shared_expert_intermediate_size", 1, 1 << 20),
         .route = {.score = SY_SCORE_SOFTMAX},
     };
     if (sy_moe_open(c, "num_experts", "num_experts_per_tok", "moe_intermediate_size", &m->moe)) return c->st;
@@ -34,14 +36,6 @@ static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *in
     if (sy_fn_open(c, "hidden_act", "silu", &m->moe.moe.glu.fn)) return c->st;
     if (sy_sparse_layers_open(a, c, m->d.n_layer, &m->sparse)) return c->st;
     return sy_rope_open(a, c, m->d.d_head, &m->rope);
-}
-
-static sy_val sparse(struct sy_graph *g, const struct qwen2_moe *m, int l, sy_val n)
-{
-    sy_val shared = sy_build_ffn(g, &m->d, l, n, "model.layers.%d.mlp.shared_expert", m->d_shared, m->moe.moe.glu.fn);
-    sy_val w = sy_weight_exact(g, "model.layers.%d.mlp.shared_expert_gate.weight", l, 1, m->d.d_model);
-    sy_val gate = sy_act(g, sy_linear(g, n, w, SY_NONE), SY_SIGMOID);
-    return sy_add(g, sy_build_moe(g, &m->d, l, n, n, &m->moe), sy_mul(g, shared, gate));
 }
 
 static sy_val build(struct sy_graph *g, const void *hp)
@@ -55,7 +49,10 @@ static sy_val build(struct sy_graph *g, const void *hp)
         sy_val n = sy_build_norm(g, d, "model.layers.%d.input_layernorm.weight", l, x);
         x = sy_add(g, sy_build_attention(g, d, l, n, &o), x);
         n = sy_build_norm(g, d, "model.layers.%d.post_attention_layernorm.weight", l, x);
-        x = sy_add(g, m->sparse[l] ? sparse(g, m, l, n) : sy_build_mlp(g, d, l, n, m->moe.moe.glu.fn, false), x);
+        x = sy_add(g,
+                   m->sparse[l] ? sy_build_moe(g, d, l, n, n, &m->moe)
+                                : sy_build_mlp(g, d, l, n, m->moe.moe.glu.fn, false),
+                   x);
     }
     return sy_build_head(g, d, x, false, 0);
 }

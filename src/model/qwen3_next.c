@@ -11,10 +11,9 @@ struct qwen3_next {
     struct sy_rope_dim rope;
     enum sy_fn fn;
     struct sy_moe_opt moe;
-    bool *sparse;     /* [n_layer] experts; NULL: no layer has them */
-    int32_t d_shared; /* width of the expert that every token takes */
-    bool *full;       /* [n_layer] attention */
-    bool fused;       /* q, k, v, z of a key head lie side by side in one tensor, and b, a in one */
+    bool *sparse; /* [n_layer] experts; NULL: no layer has them */
+    bool *full;   /* [n_layer] attention */
+    bool fused;   /* q, k, v, z of a key head lie side by side in one tensor, and b, a in one */
     int32_t n_key, n_val, d_key, d_val, n_tap; /* of DeltaNet layers */
 };
 
@@ -40,12 +39,14 @@ static sy_status open_moe(struct sy_arena *a, struct sy_jread *c, struct qwen3_n
         .router = "model.layers.%d.mlp.gate.weight",
         .experts_in = "model.layers.%d.mlp.experts.#.{gate,up}_proj.weight",
         .experts_out = "model.layers.%d.mlp.experts.#.down_proj.weight",
+        .shared = "model.layers.%d.mlp.shared_expert",
+        .shared_gate = "model.layers.%d.mlp.shared_expert_gate.weight",
+        .d_shared = (int32_t)sy_jread_int(c, "shared_expert_intermediate_size", 1, 1 << 20),
         .route = {.score = SY_SCORE_SOFTMAX, .weighting = SY_WEIGHT_NORMED},
     };
     if (sy_moe_open(c, "num_experts", "num_experts_per_tok", "moe_intermediate_size", &m->moe)) return c->st;
     if (!sy_jread_bool_or(c, "norm_topk_prob", true)) m->moe.route.weighting = SY_WEIGHT_SCORE;
     m->moe.moe.glu.fn = m->fn;
-    m->d_shared = (int32_t)sy_jread_int(c, "shared_expert_intermediate_size", 1, 1 << 20);
     return sy_sparse_layers_open(a, c, m->d.n_layer, &m->sparse);
 }
 
@@ -164,10 +165,7 @@ static sy_val attention(struct sy_graph *g, const struct qwen3_next *m, int l, s
 static sy_val feed_forward(struct sy_graph *g, const struct qwen3_next *m, int l, sy_val x)
 {
     if (!m->sparse || !m->sparse[l]) return sy_build_mlp(g, &m->d, l, x, m->fn, false);
-    sy_val shared = sy_build_ffn(g, &m->d, l, x, "model.layers.%d.mlp.shared_expert", m->d_shared, m->fn);
-    sy_val w = sy_weight_exact(g, "model.layers.%d.mlp.shared_expert_gate.weight", l, 1, m->d.d_model);
-    sy_val gate = sy_act(g, sy_linear(g, x, w, SY_NONE), SY_SIGMOID);
-    return sy_add(g, sy_build_moe(g, &m->d, l, x, x, &m->moe), sy_mul(g, shared, gate));
+    return sy_build_moe(g, &m->d, l, x, x, &m->moe);
 }
 
 static sy_val build(struct sy_graph *g, const void *hp)

@@ -20,17 +20,18 @@ sy_status sy_moe_open(struct sy_jread *r, const char *n_expert_key, const char *
     return r->st;
 }
 
-sy_status sy_moe_open_sigmoid(struct sy_jread *r, struct sy_moe_opt *o)
+sy_status sy_moe_open_sigmoid(struct sy_jread *r, const char *n_group_key, const char *normed_key,
+                              struct sy_moe_opt *o)
 {
     struct sy_route_dim *d = &o->route;
-    d->n_group = (int32_t)sy_jread_int_or(r, "n_group", 1, 1, d->n_expert);
+    d->n_group = (int32_t)sy_jread_int_or(r, n_group_key, 1, 1, d->n_expert);
     d->n_group_used = (int32_t)sy_jread_int_or(r, "topk_group", 1, 1, d->n_group);
-    d->weighting = sy_jread_bool_or(r, "norm_topk_prob", true) ? SY_WEIGHT_NORMED : SY_WEIGHT_SCORE;
+    d->weighting = sy_jread_bool_or(r, normed_key, true) ? SY_WEIGHT_NORMED : SY_WEIGHT_SCORE;
     d->scale = (float)sy_jread_num_or(r, "routed_scaling_factor", 1, -1e6, 1e6);
     if (r->st || d->n_group == 1) return r->st;
     if (d->n_expert % d->n_group || d->n_expert / d->n_group < 2 ||
         d->n_used > d->n_expert / d->n_group * d->n_group_used)
-        return sy_jread_refuse(r, SY_EFORMAT, "'n_group' %d and 'topk_group' %d do not fit %d of %d experts",
+        return sy_jread_refuse(r, SY_EFORMAT, "'%s' %d and 'topk_group' %d do not fit %d of %d experts", n_group_key,
                                d->n_group, d->n_group_used, d->n_used, d->n_expert);
     return r->st;
 }
@@ -57,6 +58,15 @@ static void bias_name(const char *weight, char *buf, size_t n)
     snprintf(buf, n, "%.*sbias", (int)(strlen(weight) - strlen("weight")), weight);
 }
 
+static sy_val shared_expert(struct sy_graph *g, const struct sy_decoder *d, int l, sy_val x,
+                            const struct sy_moe_opt *o)
+{
+    sy_val y = sy_build_ffn(g, d, l, x, o->shared, o->d_shared, o->moe.glu.fn);
+    if (!o->shared_gate) return y;
+    sy_val gate = sy_linear(g, x, sy_weight_exact(g, o->shared_gate, l, 1, d->d_model), SY_NONE);
+    return sy_mul(g, y, sy_act(g, gate, SY_SIGMOID));
+}
+
 sy_val sy_build_moe(struct sy_graph *g, const struct sy_decoder *d, int l, sy_val x, sy_val routed,
                     const struct sy_moe_opt *o)
 {
@@ -77,7 +87,8 @@ sy_val sy_build_moe(struct sy_graph *g, const struct sy_decoder *d, int l, sy_va
         bias_name(o->experts_out, name, sizeof name);
         w.bias_out = sy_weight_experts(g, name, l, n, d->d_model, 0);
     }
-    return sy_experts(g, x, route, w, o->moe);
+    sy_val y = sy_experts(g, x, route, w, o->moe);
+    return o->d_shared ? sy_add(g, y, shared_expert(g, d, l, x, o)) : y;
 }
 
 sy_val sy_build_ffn(struct sy_graph *g, const struct sy_decoder *d, int l, sy_val x, const char *stem, int32_t d_ff,
