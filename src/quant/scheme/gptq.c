@@ -51,26 +51,18 @@ static void row_codes(const struct sy_parts *p, int64_t r, uint8_t *code, float 
 }
 
 /* Groups must exist, and be the plain ones unless the config says that columns are ordered. */
-static sy_status bind_order(const struct sy_scheme_conf *c, struct sy_parts *p, int64_t n_group, struct sy_err *err)
+static sy_status bind_order(const struct sy_scheme_conf *c, struct sy_parts *p, struct sy_err *err)
 {
     const struct sy_part *o = &p->part[ORDER];
     if (!o->name && !c->ordered) return SY_OK;
-    sy_status st = sy_part_need(p, ORDER, SY_TYPE(I32), "order", err);
-    if (!st) st = sy_part_shape(o, 1, p->cols, 0, err);
-    for (int64_t i = 0; !st && i < p->cols; i++) {
-        uint32_t g = sy_u32_at(o->at + 4 * i);
-        if (g == i / p->group) continue;
-        p->variant |= ORDERED;
-        if (g >= n_group)
-            st = sy_fail(err, SY_EFORMAT, "tensor '%s': group %u of column %lld: expected below %lld", o->name, g,
-                         (long long)i, (long long)n_group);
-        else if (!c->ordered)
-            st =
-                sy_fail(err, SY_EFORMAT,
-                        "tensor '%s': column %lld is of group %u, but the quantization config says 'desc_act': false",
-                        o->name, (long long)i, g);
-    }
-    return st;
+    int64_t odd = -1;
+    sy_status st = sy_part_order(p, ORDER, &odd, err);
+    if (st || odd < 0) return st;
+    p->variant |= ORDERED;
+    if (c->ordered) return SY_OK;
+    return sy_fail(err, SY_EFORMAT,
+                   "tensor '%s': column %lld is of group %u, but the quantization config says 'desc_act': false",
+                   o->name, (long long)odd, sy_u32_at(o->at + 4 * odd));
 }
 
 /* Whether all zero points are the middle of the range: what a symmetric checkpoint must have. */
@@ -107,7 +99,7 @@ static sy_status bind(struct sy_arena *a, const struct sy_scheme_conf *c, struct
     int64_t n_group = sy_ceil_div(p->cols, p->group);
     st = sy_part_shape(&p->part[ZERO], 2, n_group, p->rows / n, err);
     if (!st) st = sy_part_shape(&p->part[SCALE], 2, n_group, p->rows, err);
-    if (!st) st = bind_order(c, p, n_group, err);
+    if (!st) st = bind_order(c, p, err);
     if (st) return st;
     const char *name = c->bits == 4 ? "gptq4" : c->bits == 8 ? "gptq8" : "gptq2";
     p->format = (struct sy_quant){.name = name, .gguf_type = -1, .block_len = 1, .row = row, .row_codes = row_codes};

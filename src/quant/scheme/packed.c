@@ -63,17 +63,10 @@ static sy_status bind_zero(const struct sy_scheme_conf *c, struct sy_parts *p, s
 
 static sy_status bind_order(const struct sy_scheme_conf *c, struct sy_parts *p, struct sy_err *err)
 {
-    const struct sy_part *o = &p->part[ORDER];
-    if (!o->name && !c->ordered) return SY_OK;
-    sy_status st = sy_part_need(p, ORDER, SY_TYPE(I32), "order", err);
-    if (!st) st = sy_part_shape(o, 1, p->cols, 0, err);
-    for (int64_t i = 0; !st && i < p->cols; i++) {
-        uint32_t g = sy_u32_at(o->at + 4 * i);
-        if (g >= p->cols / p->group)
-            st = sy_fail(err, SY_EFORMAT, "tensor '%s': group %u of column %lld: expected below %lld", o->name, g,
-                         (long long)i, (long long)(p->cols / p->group));
-        if (g != i / p->group) p->variant = 1;
-    }
+    if (!p->part[ORDER].name && !c->ordered) return SY_OK;
+    int64_t odd = -1;
+    sy_status st = sy_part_order(p, ORDER, &odd, err);
+    if (!st && odd >= 0) p->variant = 1;
     return st;
 }
 

@@ -270,6 +270,23 @@ sy_status sy_part_need(const struct sy_parts *p, int i, unsigned mask, const cha
     return sy_fail(err, SY_ENOSUP, "tensor '%s': data type %s is not supported for %s", t->name, t->dtype, what);
 }
 
+sy_status sy_part_order(const struct sy_parts *p, int i, int64_t *odd, struct sy_err *err)
+{
+    const struct sy_part *o = &p->part[i];
+    int64_t n_group = sy_ceil_div(p->cols, p->group);
+    sy_status st = sy_part_need(p, i, SY_TYPE(I32), "order", err);
+    if (!st) st = sy_part_shape(o, 1, p->cols, 0, err);
+    *odd = -1;
+    for (int64_t k = 0; !st && k < p->cols; k++) {
+        uint32_t g = sy_u32_at(o->at + 4 * k);
+        if (g >= n_group)
+            st = sy_fail(err, SY_EFORMAT, "tensor '%s': group %u of column %lld: expected below %lld", o->name, g,
+                         (long long)k, (long long)n_group);
+        if (*odd < 0 && g != k / p->group) *odd = k;
+    }
+    return st;
+}
+
 void sy_parts_affine(struct sy_parts *p, const char *name, struct sy_affine a)
 {
     p->format.name = name;

@@ -11,6 +11,9 @@ sy_status sy_part_shape(const struct sy_part *, int n_dim, int64_t d0, int64_t d
 #define SY_TYPE(t) (1u << SY_PART_##t)
 enum { SY_TYPES_FLOAT = SY_TYPE(F32) | SY_TYPE(F16) | SY_TYPE(BF16) };
 sy_status sy_part_need(const struct sy_parts *, int i, unsigned types, const char *what, struct sy_err *);
+/* Part i is the group of each column, below the number of groups. *odd: the first column that is not in the group of
+ * its place, -1 where there is none. */
+sy_status sy_part_order(const struct sy_parts *, int i, int64_t *odd, struct sy_err *);
 /* The format of a weight of codes: affine if its groups are whole layout groups (16, or multiples of 32). */
 void sy_parts_affine(struct sy_parts *, const char *name, struct sy_affine);
 /* How many stored values a layout's group stands for: scale g of the layout is scale g / this of the file. */

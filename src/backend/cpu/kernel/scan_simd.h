@@ -8,10 +8,8 @@
  * limit, not the cache. A column is a chain of operations over ascending key dimensions, even and odd ones apart,
  * whatever the number of tokens in a call: cutting a sequence anywhere changes no bit. A bf16 state is rounded after
  * each token for the same reason. */
-#include "backend/cpu/kernel.h"
+#include "backend/cpu/kernel/conv.h"
 #include "backend/cpu/kernel/math_simd.h"
-
-#include <string.h>
 
 /* ---- convolution --------------------------------------------------------------------------------------------- */
 
@@ -20,20 +18,6 @@ INLINE void store_some(float *p, VF x, int n)
 {
     if (n == LANES) v_store(p, x);
     else v_store_n(p, x, n);
-}
-
-/* Rows of the state move towards the front only, so they may move in place. */
-static void keep_inputs(const struct sy_conv_run *r)
-{
-    int32_t rows = r->n_tap - 1;
-    size_t bytes = (size_t)r->d * sizeof(float);
-    for (int32_t i = 0; i < rows; i++) {
-        float *to = r->to + i * r->ld_state;
-        int32_t t = r->n_tok - rows + i;
-        if (t >= 0) memcpy(to, r->x + t * r->ldx, bytes);
-        else if (r->from) memmove(to, r->from + (rows + t) * r->ld_state, bytes);
-        else memset(to, 0, bytes);
-    }
 }
 
 static void conv(const struct sy_conv_run *r)
@@ -52,7 +36,7 @@ static void conv(const struct sy_conv_run *r)
             store_some(r->y + t * r->ldy + c, sum, n);
         }
     }
-    keep_inputs(r);
+    sy_conv_keep(r);
 }
 
 /* ---- scan ---------------------------------------------------------------------------------------------------- */

@@ -1,23 +1,9 @@
 /* scan.c - what runs along a sequence, in portable C: the meaning of struct sy_kernels_scan. */
-#include "backend/cpu/kernel.h"
+#include "backend/cpu/kernel/conv.h"
+#include "quant/quant.h"
 
 #include <math.h>
 #include <string.h>
-
-/* The state of the next call: the last n_tap - 1 of the inputs before and those of this call. Rows move towards the
- * front only, so they may move in place. */
-static void keep_inputs(const struct sy_conv_run *r)
-{
-    int32_t rows = r->n_tap - 1;
-    size_t bytes = (size_t)r->d * sizeof(float);
-    for (int32_t i = 0; i < rows; i++) {
-        float *to = r->to + i * r->ld_state;
-        int32_t t = r->n_tok - rows + i;
-        if (t >= 0) memcpy(to, r->x + t * r->ldx, bytes);
-        else if (r->from) memmove(to, r->from + (rows + t) * r->ld_state, bytes);
-        else memset(to, 0, bytes);
-    }
-}
 
 static void conv(const struct sy_conv_run *r)
 {
@@ -32,28 +18,19 @@ static void conv(const struct sy_conv_run *r)
             }
             r->y[t * r->ldy + c] = sum;
         }
-    keep_inputs(r);
+    sy_conv_keep(r);
 }
 
 static float get(enum sy_state_dtype dtype, const unsigned char *p, int64_t i)
 {
     if (dtype == SY_STATE_F32) return ((const float *)(const void *)p)[i];
-    uint32_t bits = (uint32_t)((const uint16_t *)(const void *)p)[i] << 16;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
+    return sy_bf16_to_f32(((const uint16_t *)(const void *)p)[i]);
 }
 
 static void put(enum sy_state_dtype dtype, unsigned char *p, int64_t i, float x)
 {
-    if (dtype == SY_STATE_F32) {
-        ((float *)(void *)p)[i] = x;
-        return;
-    }
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    bits = x == x ? bits + 0x7fff + (bits >> 16 & 1) : bits | 0x400000;
-    ((uint16_t *)(void *)p)[i] = (uint16_t)(bits >> 16);
+    if (dtype == SY_STATE_F32) ((float *)(void *)p)[i] = x;
+    else ((uint16_t *)(void *)p)[i] = sy_f32_to_bf16(x);
 }
 
 /* One token, one column: S'^T k and S'^T q need one pass, since out = S'^T q + u (k q). */
