@@ -132,7 +132,7 @@ sy_status sy_stacked_split(struct sy_checkpoint *c, struct sy_err *err)
         else c->tensor[kept++] = whole;
     }
     if (st) return st;
-    memmove(c->tensor + kept, c->tensor + n, (c->n_tensor - n) * sizeof *c->tensor);
+    if (kept < n) memmove(c->tensor + kept, c->tensor + n, (c->n_tensor - n) * sizeof *c->tensor);
     c->n_tensor -= n - kept;
     return SY_OK;
 }
