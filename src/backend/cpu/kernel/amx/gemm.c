@@ -64,16 +64,29 @@ SY_INLINE __m512h nibbles(__m512i v)
     return _mm512_castsi512_ph(_mm512_ternarylogic_epi32(v, mask, one, 0xea));
 }
 
-/* Tile number i of a panel. */
+/* Asks for n lines of the panel that comes after this one's neighbours. */
+SY_INLINE void ask(const unsigned char *p, const int n)
+{
+    SY_UNROLL
+    for (int i = 0; i < n; i++) _mm_prefetch((const char *)p + i * 64, _MM_HINT_T1);
+}
+
+/* Tile number i of a panel. What is ahead bytes behind it is asked for line by line between the conversions: a burst
+ * of requests would fill the core's buffers for outstanding lines, and the conversions would wait for memory instead
+ * of running beside it. */
 SY_INLINE void widen(const struct sy_panels *w, enum sy_layout layout, const int group, const unsigned char *panel,
-                     int64_t i, uint16_t *to)
+                     int64_t i, size_t ahead, uint16_t *to)
 {
     const unsigned char *code = panel + w->code_at + i * (layout == SY_LAYOUT_B4 ? 256 : 512);
+    const unsigned char *later = code + ahead;
+    __asm__("" : "+r"(later)); /* one pointer, not one register for each sum of ahead and an offset */
     const int n_group = group == 16 ? 2 : 1;
     __m512h scale[2], min[2];
     SY_UNROLL
     for (int g = 0; g < n_group; g++) {
         int64_t at = (i * n_group + g) * 32;
+        if (at % 64 == 0) ask(panel + w->scale_at + at + ahead, 1);
+        if (at % 64 == 0 && w->has_min) ask(panel + w->min_at + at + ahead, 1);
         scale[g] = pairs(panel + w->scale_at + at);
         if (w->has_min) min[g] = pairs(panel + w->min_at + at);
         else
@@ -84,6 +97,8 @@ SY_INLINE void widen(const struct sy_panels *w, enum sy_layout layout, const int
     for (int q = 0; q < 4; q++) {
         const int g = n_group * q / 4;
         __m512h v[4];
+        if (layout == SY_LAYOUT_B4) ask(later + q * 64, 1);
+        else ask(later + q * 128, 2);
         if (layout == SY_LAYOUT_B4) {
             __m512i four = _mm512_load_si512(code + q * 64);
             v[0] = nibbles(_mm512_slli_epi16(four, 6));
@@ -106,18 +121,11 @@ SY_INLINE void widen(const struct sy_panels *w, enum sy_layout layout, const int
 struct chunk {
     const unsigned char *panel[2], *x; /* x: the chunk's first element of the first row */
     int64_t i, n;
-    bool first;                  /* chunk: sums start at zero */
-    bool fresh;                  /* rows: the first that see this chunk */
-    int64_t slots;               /* places for widened tiles: a ring of few when no other rows come */
-    const char *next, *next_end; /* weights to ask for: the panels after these */
-    size_t ahead;                /* how much of them with each tile */
+    bool first;    /* chunk: sums start at zero */
+    bool fresh;    /* rows: the first that see this chunk */
+    int64_t slots; /* places for widened tiles: a ring of few when no other rows come */
+    size_t ahead;  /* bytes from a panel to the one to ask for */
 };
-
-SY_INLINE void prefetch(struct chunk *c)
-{
-    const char *end = c->next + c->ahead;
-    for (; c->next < end && c->next < c->next_end; c->next += 64) _mm_prefetch(c->next, _MM_HINT_T1);
-}
 
 /* Stores up to n rows of what is pending. */
 SY_INLINE void retire(struct job *t, int64_t n)
@@ -150,7 +158,7 @@ SY_INLINE void block(struct job *t, enum sy_layout layout, const int group, cons
     }
     if (codes && c->fresh) {
         SY_UNROLL
-        for (int p = 0; p < P; p++) widen(w, layout, group, c->panel[p], c->i, t->wide[0][p]);
+        for (int p = 0; p < P; p++) widen(w, layout, group, c->panel[p], c->i, c->ahead, t->wide[0][p]);
     }
     const unsigned char *x = c->x;
     for (int64_t i = 0, slot = 0; i < c->n; i++, x += 64) {
@@ -161,10 +169,13 @@ SY_INLINE void block(struct job *t, enum sy_layout layout, const int group, cons
             b[p] = codes ? (const void *)t->wide[slot][p] : c->panel[p] + (c->i + i) * TILE_BYTES;
             /* A tile ahead: its stores are done before they are loaded as a tile. */
             if (codes && c->fresh && i + 1 < c->n)
-                widen(w, layout, group, c->panel[p], c->i + i + 1, t->wide[after][p]);
+                widen(w, layout, group, c->panel[p], c->i + i + 1, c->ahead, t->wide[after][p]);
         }
         slot = after;
-        prefetch(c);
+        if (!codes && c->fresh) {
+            SY_UNROLL
+            for (int p = 0; p < P; p++) ask((const unsigned char *)b[p] + c->ahead, TILE_BYTES / 64);
+        }
         retire(t, RETIRE);
         sy_tiles_settle();
         _tile_loadd(4, x, ld);
@@ -192,9 +203,7 @@ SY_INLINE void panels(struct job *t, enum sy_layout layout, const int group, con
     int64_t n_tile = (w->k + TILE_K - 1) / TILE_K, n_block = (hi - lo + ROWS - 1) / ROWS;
     int64_t n_most = n_block > 1 ? CHUNK : n_tile;
     c.slots = n_block > 1 ? CHUNK : RING;
-    c.next = (const char *)c.panel[0] + (size_t)P * w->panel_bytes;
-    c.next_end = c.next + (size_t)P * w->panel_bytes;
-    c.ahead = (size_t)P * w->panel_bytes / (size_t)(n_tile * n_block) + 64;
+    c.ahead = (size_t)P * w->panel_bytes;
     for (; c.i < n_tile; c.i += c.n) {
         c.n = n_tile - c.i < n_most ? n_tile - c.i : n_most;
         c.first = c.i == 0;
