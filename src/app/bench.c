@@ -26,7 +26,7 @@ static const struct mode modes[] = {
     {"offline", " model ",
      " model input-len output-len batch repeat scheduling mixed random-range num-prompts seed json price chips "
      "backend threads"
-     " block-size max-batched-tokens kv-dtype compute kv-memory draft-max state-dtype ",
+     " block-size max-batched-tokens kv-dtype compute kv-memory draft-max draft-model state-dtype ",
      sy_bench_offline},
     {"replay", " model trace ",
      " model trace json scheduling ctx-size backend threads block-size max-seqs max-batched-tokens kv-dtype compute "

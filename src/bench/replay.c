@@ -98,6 +98,11 @@ static sy_status read_head(struct sy_trace *t, const struct sy_json *o, struct s
         .snapshot_bytes = sy_jread_int_or(&r, "snapshot_bytes", 0, 0, INT64_MAX / 2),
         .draft_max = (int32_t)sy_jread_int_or(&r, "draft_max", 0, 0, 1 << 10),
     };
+    const char *draft = sy_jread_text_or(&r, "draft_model", "");
+    if (!r.st && *draft) {
+        t->opt.draft_model = sy_arena_text(&t->arena, draft, strlen(draft));
+        if (!t->opt.draft_model) return sy_fail(err, SY_ENOMEM, "no memory for the trace");
+    }
     return r.st;
 }
 

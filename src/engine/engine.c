@@ -89,7 +89,7 @@ sy_status engine_graph(struct sy_engine *e, struct sy_shape shape, struct sy_gra
 {
     struct sy_graph *whole;
     int32_t n_rank = e->opt.backend_opt.n_rank;
-    sy_status st = sy_model_build(e->env, &e->model, shape, &whole, err);
+    sy_status st = sy_model_build_part(e->env, &e->model, draft_part(e), shape, &whole, err);
     if (st || n_rank <= 1) {
         if (!st) *out = whole;
         return st;
@@ -142,22 +142,24 @@ static sy_status plan_blocks(struct sy_engine *e, const struct sy_engine_opt *o,
 {
     struct sy_engine_plan *p = &e->plan;
     int64_t n_block = 1 + (int64_t)p->seq_max * per_seq;
-    if (o->kv_bytes_max > 0 && block_bytes > 0 && n_block > o->kv_bytes_max / block_bytes)
-        n_block = o->kv_bytes_max / block_bytes; /* blocks of a model without attention have no bytes */
-    if ((double)n_block * (double)block_bytes > 1e15)
+    int64_t all_bytes = block_bytes + (e->draft ? e->draft->block_bytes : 0);
+    if (o->kv_bytes_max > 0 && all_bytes > 0 && n_block > o->kv_bytes_max / all_bytes)
+        n_block = o->kv_bytes_max / all_bytes; /* blocks of a model without attention have no bytes */
+    if ((double)n_block * (double)all_bytes > 1e15)
         return sy_fail(err, SY_ENOMEM,
                        "%d sequences of %d tokens need a KV cache of %.0f GB; lower --max-seqs or --ctx-size",
-                       p->seq_max, p->ctx_len, (double)n_block * (double)block_bytes / 1e9);
+                       p->seq_max, p->ctx_len, (double)n_block * (double)all_bytes / 1e9);
     if (n_block < 1 + per_seq)
         return sy_fail(err, SY_ENOMEM,
                        "--kv-memory: one sequence of %d tokens needs %lld bytes, the limit is %lld; raise it or "
                        "lower --ctx-size",
-                       p->ctx_len, (long long)((1 + per_seq) * block_bytes), (long long)o->kv_bytes_max);
+                       p->ctx_len, (long long)((1 + per_seq) * all_bytes), (long long)o->kv_bytes_max);
     if (n_block > INT32_MAX / p->block_len)
         return sy_fail(err, SY_ENOMEM, "%d sequences of %d tokens are too many; lower --max-seqs or --ctx-size",
                        p->seq_max, p->ctx_len);
     p->n_block = (int32_t)n_block;
     p->kv_bytes = n_block * block_bytes;
+    p->draft_kv_bytes = n_block * (all_bytes - block_bytes);
     return SY_OK;
 }
 
@@ -243,7 +245,9 @@ static void find_windows(struct sy_engine *e)
 static sy_status allocate(struct sy_engine *e, struct sy_shape shape, struct sy_err *err)
 {
     struct sy_cache_dim dim = {e->plan.block_len, e->plan.n_block, e->plan.n_slot > 0 ? e->plan.n_slot : 1};
-    sy_status st = e->ops->load(e->backend, e->graph, e->ckpt, &e->weights, err);
+    bool mtp = e->draft && e->draft->mtp; /* loads both */
+    sy_status st = mtp ? SY_OK : e->ops->load(e->backend, e->graph, e->ckpt, &e->weights, err);
+    if (!st && e->draft) st = draft_load(e, err);
     e->ops->device(e->backend, &e->plan.device, false);
     if (!st && e->plan.device.ragged) st = e->ops->compile(e->backend, e->graph, e->weights, dim, &e->program, err);
     if (!st && !e->plan.device.ragged) st = buckets_compile(e, shape, dim, err);
@@ -265,6 +269,7 @@ sy_status sy_engine_new(const struct sy_env *env, const struct sy_engine_opt *o,
     if (!e) return sy_fail(err, SY_ENOMEM, "no memory for the engine");
     e->env = env;
     e->opt = *o;
+    if (o->draft_model && o->draft_max <= 0) e->opt.draft_max = 4;
     struct sy_shape shape;
     sy_status st = open_backend(e, o, err);
     if (!st) st = sy_checkpoint_open(env, o->model, &e->ckpt, err);
@@ -277,6 +282,7 @@ sy_status sy_engine_new(const struct sy_env *env, const struct sy_engine_opt *o,
     }
     if (!st) st = engine_graph(e, shape, &e->graph, err);
     if (!st) st = plan_slots(e, &shape, err);
+    if (!st && o->draft_model) st = draft_open(e, shape, err);
     if (!st)
         st = plan_blocks(e, o, shape.block, e->ops->kv_block_bytes(e->backend, e->graph, e->plan.block_len), err);
     if (!st) st = allocate(e, shape, err);
@@ -320,6 +326,7 @@ void sy_engine_free(struct sy_engine *e)
     if (!e) return;
     engine_tables_free(e);
     if (e->backend) {
+        draft_free(e);
         e->ops->free_kv_cache(e->kv);
         e->ops->program_free(e->program);
         buckets_free(e);

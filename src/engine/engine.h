@@ -34,8 +34,11 @@ struct sy_engine_opt {   /* zero everywhere is a sensible default */
                                prefill chunks; 0: none */
     enum sy_scheduling scheduling;
     bool no_prefix_cache;
-    int32_t draft_max; /* tokens guessed in a step for each sequence, from its own text; 0: none */
-    const char *trace; /* file that records arrivals and steps; NULL: none */
+    int32_t draft_max; /* tokens guessed in a step for each sequence at most; 0: none, or 4 with a draft model */
+    const char *draft_model; /* what guesses: a smaller model's path, or "mtp": the model's own head for one token
+                                more; NULL: the sequence's own text */
+    bool draft_always;       /* draft_max guesses every time, whether they pay or not: for measuring */
+    const char *trace;       /* file that records arrivals and steps; NULL: none */
     /* Told of each sequence of a step that ran, before the step's events; NULL: not wanted. */
     void (*on_batch)(void *ctx, uint64_t request, int32_t sample, int32_t n_tok);
     void *on_batch_ctx;
@@ -59,8 +62,8 @@ struct sy_engine_plan { /* what was decided; filled before memory is taken */
     struct sy_info info;
     const char *arch;
     int32_t ctx_len, block_len, seq_max, batch_tok_max, n_block;
-    int64_t kv_bytes;
-    int32_t n_slot; /* slots of recurrent states, 0: the model has none */
+    int64_t kv_bytes, draft_kv_bytes; /* of the model; of its draft model, 0: none */
+    int32_t n_slot;                   /* slots of recurrent states, 0: the model has none */
     int64_t slot_bytes;
     double weight_bytes_step; /* weights one decode step reads */
     double weight_bytes_held;
@@ -149,8 +152,11 @@ struct sy_engine_stats { /* since the engine started, but for the gauges */
     uint64_t prefill_ns, decode_ns; /* time of steps that held prompt tokens, and of those that did not */
     uint64_t prefill_tok, decode_tok;
     double kv_bytes_read_decode;
-    uint64_t n_cache_query_tok, n_cache_hit_tok; /* prompt tokens looked up, and found, in the prefix cache */
-    uint64_t n_draft_tok, n_draft_hit_tok;       /* guessed, and right */
+    uint64_t n_cache_query_tok, n_cache_hit_tok;    /* prompt tokens looked up, and found, in the prefix cache */
+    uint64_t n_draft, n_draft_tok, n_draft_hit_tok; /* times that was guessed; tokens guessed, and right */
+    /* Decode steps with what guessing cost, and what plain decoding of their tokens would have taken by the costs of
+     * rows and steps as measured: their ratio is the speed-up. */
+    double spec_real_ns, spec_plain_ns;
     uint64_t n_preempt_recompute, n_preempt_swap;
     uint64_t gap_ns_max; /* longest time between two tokens of a running sequence */
     uint64_t step_ns_last;

@@ -9,6 +9,39 @@
 #include "engine/engine.h"
 #include "engine/pace.h"
 
+struct hits {       /* of guesses of one kind: the draft model's, or by the length of the run that was looked up */
+    float right, n; /* decayed counts: right ones, and those that were right or the first wrong one */
+    int32_t wait, rest; /* while they do not pay: steps between trials, and left before the next */
+};
+struct spec {
+    double n, x, xx, y, xy; /* decayed sums over decode steps: rows x, ns y */
+    double draft_ns;        /* a step of the draft model, for each sequence in it */
+    struct hits hits[3];    /* of all sequences */
+};
+struct seq_draft { /* how far the draft model is with a sequence; positions of MTP are those of its hidden states */
+    int32_t n_done, base;            /* positions [base, n_done) are in its cache */
+    int32_t slot;                    /* behind them; behind its guesses: the next one. 0: none */
+    int32_t n_noted;                 /* whole blocks that were noted in draft.fill */
+    int32_t want;                    /* guesses wanted */
+    int32_t fed_row, fed_pos, fed_n; /* rows of the last step: first one, its position, how many */
+};
+struct draft {
+    bool mtp, recurrent;
+    struct sy_checkpoint *ckpt; /* these three: NULL for mtp, whose are the model's */
+    struct sy_model model;
+    struct sy_weights *weights;
+    struct sy_graph *graph;
+    struct sy_program *program;
+    struct sy_kv_cache *kv; /* blocks of the same numbers as the model's */
+    struct sy_batch batch;
+    float *given; /* [shape.tok][d_model] */
+    int32_t d_model, n_ctx;
+    int64_t block_bytes;
+    uint64_t *fill;                  /* [n_block] key of the content that it has been through; 0: none */
+    struct seq **who;                /* [shape.out] whose row it is */
+    int32_t *slot_free, n_slot_free; /* first ones of pairs */
+};
+
 enum seq_state { SEQ_WAITING, SEQ_RUNNING, SEQ_ENDED };
 struct seq {          /* one answer, from submit to its last event; lives in its request's arena */
     struct seq *next; /* in the waiting list; of the siblings that wait for the first one's prompt */
@@ -30,13 +63,15 @@ struct seq {          /* one answer, from submit to its last event; lives in its
     int32_t kept;       /* position of the last snapshot on its way */
     int32_t tail_block; /* whose snapshot follows the growing answer, and the slot; 0: none */
     int32_t tail_slot;
-    int32_t n_draft;                           /* guesses in the step, at tok[n_sure ..]; 0: none, or it ran */
-    int32_t n_sure;                            /* n_tok when the step was decided */
-    int32_t fed_end;                           /* tokens before it that the step was fed are known to be right */
-    int32_t draft_slot;                        /* that holds the states behind the guesses; 0: none */
-    int32_t draft_len, draft_wait, draft_rest; /* guesses next time; pause after a miss, and what is left of it */
-    int32_t score_from;                        /* first prompt position whose row is still wanted; n_prompt: none */
-    int32_t *swap;                             /* host slots of its blocks; n_swap 0: none */
+    int32_t n_draft;             /* guesses in the step, at tok[n_sure ..]; 0: none, or it ran */
+    int32_t n_sure;              /* n_tok when the step was decided */
+    int32_t fed_end;             /* tokens before it that the step was fed are known to be right */
+    int32_t draft_slot;          /* that holds the states behind the guesses; 0: none */
+    int32_t guess_kind, n_guess; /* n_guess: of the draft model, at tok[n_tok ..], for the next step */
+    struct hits hits[3];         /* by kind of guess */
+    struct seq_draft draft;
+    int32_t score_from; /* first prompt position whose row is still wanted; n_prompt: none */
+    int32_t *swap;      /* host slots of its blocks; n_swap 0: none */
     int32_t n_swap;
     bool stopped;             /* its reader found a stop string: it ends before the next step */
     uint16_t *count_output;   /* NULL: no penalties */
@@ -98,6 +133,8 @@ struct sy_engine {
     struct sy_engine_plan plan;
     int32_t end_id[32], n_end_id;
 
+    struct draft *draft; /* NULL: none */
+    struct spec spec;
     struct sy_cache cache;
     unsigned char *swap_mem; /* n_swap_slot blocks */
     int64_t block_bytes;
@@ -159,6 +196,23 @@ void sched_learn(struct sy_engine *); /* the step ran: full blocks and snapshots
 /* spec.c */
 void spec_draft(struct sy_engine *, struct seq *, int32_t n_max); /* decides n_draft, n_max at most */
 void spec_settle(struct sy_engine *); /* rows were sampled: sequences go back to their last right token */
+int32_t spec_len(struct sy_engine *, struct seq *, int kind, int32_t most); /* guesses that are worth a try now */
+bool spec_pays(struct sy_engine *, struct seq *, int kind);
+/* Leases blocks for up to k guesses behind the tokens; how many have room. */
+int32_t spec_lease(struct sy_engine *, struct seq *, int32_t k, int32_t block_len);
+void spec_step_cost(struct sy_engine *, uint64_t ns); /* of the step that ran */
+void spec_draft_cost(struct sy_engine *, uint64_t ns, int32_t n_run, int32_t n_guessing, int32_t n_tok);
+void spec_account(struct sy_engine *, uint64_t n_gen, uint64_t ns); /* for the speed-up */
+/* draft.c */
+enum sy_model_part draft_part(const struct sy_engine *); /* of the model that steps run */
+SY_CHECK sy_status draft_open(struct sy_engine *, struct sy_shape, struct sy_err *);
+SY_CHECK sy_status draft_load(struct sy_engine *, struct sy_err *); /* for mtp, the model's weights too */
+void draft_free(struct sy_engine *);
+void draft_forget(struct sy_engine *, struct seq *); /* its blocks are given back */
+void draft_adopt(struct sy_engine *, struct seq *);  /* its blocks are from the prefix cache */
+void draft_fork(const struct sy_engine *, const struct seq *, struct seq *to); /* `to` shares the blocks */
+/* The step ran and its rows were taken: takes what is new and guesses what the next step verifies. */
+SY_CHECK sy_status draft_run(struct sy_engine *, const struct sy_result *step, struct sy_err *);
 /* trace.c */
 SY_CHECK sy_status trace_open(struct sy_engine *, struct sy_err *);
 void trace_arrive(struct sy_engine *, const struct seq_request *, const struct seq *, bool scored);

@@ -62,6 +62,7 @@ static void give_blocks(struct sy_engine *e, struct seq *s)
     if (s->draft_slot) sy_cache_slot_return(&e->cache, s->draft_slot);
     s->slot = s->draft_slot = s->tail_block = s->tail_slot = s->n_draft = 0;
     s->slot_owed = false;
+    draft_forget(e, s);
 }
 
 static void give_swap(struct sy_engine *e, struct seq *s)
@@ -276,6 +277,7 @@ static void adopt(struct sy_engine *e, struct seq *s)
     s->n_done = s->kept = p.n_block * len;
     s->key = p.key;
     s->slot = p.slot;
+    draft_adopt(e, s);
     plan_snapshots(s, p.n_known * len, (s->n_tok - 1) / len * len);
 }
 
@@ -446,6 +448,8 @@ static void put(struct sy_engine *e, struct seq *s, int32_t n)
     if (!is_decode(e, s, n)) e->n_prefill += n; /* recomputed answers count as prompts */
     if (!s->of->started_ns) s->of->started_ns = e->now;
     e->n_put++;
+    s->draft.fed_row = e->batch.n_tok;
+    s->draft.fed_pos = s->n_done;
     if (e->cache.n_slot == 0) n += s->n_draft;
     for (int32_t part; n > 0; n -= part) {
         part = until_cut(e, s, n);
@@ -454,6 +458,7 @@ static void put(struct sy_engine *e, struct seq *s, int32_t n)
     if (e->cache.n_slot && s->n_draft) put_drafts(e, s);
     s->n_sure = s->n_tok;
     s->fed_end = s->n_tok + s->n_draft;
+    s->draft.fed_n = e->batch.n_tok - s->draft.fed_row;
 }
 
 enum { CHUNK_LEAST = 16 };
@@ -572,6 +577,7 @@ void sched_fork(struct sy_engine *e, struct seq *s)
         sibling->key = s->key;
         sibling->slot = s->slot;
         sibling->kept = s->kept;
+        draft_fork(e, s, sibling);
         if (s->slot) sy_cache_slot_share(&e->cache, s->slot);
         start(e, sibling);
     }

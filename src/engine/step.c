@@ -94,6 +94,7 @@ static void collect(struct sy_engine *e, const struct sy_result *r, uint64_t now
     }
     spec_settle(e);
     if (e->n_prefill == 0) e->stats.decode_tok += e->stats.n_gen_tok - n_gen;
+    spec_account(e, e->stats.n_gen_tok - n_gen, now - e->now);
     for (int32_t i = e->n_running - 1; i >= 0; i--) { /* those that only wanted rows of their prompt */
         struct seq *s = e->running[i];
         if (s->n_done == s->n_end) sched_end(e, s, SY_FINISH_LENGTH, true);
@@ -162,6 +163,7 @@ sy_status sy_engine_step_begin(struct sy_engine *e, bool *worked, struct sy_err 
     }
     *worked = true;
     if (e->n_copy) e->ops->copy_blocks(e->backend, e->kv, e->copy, e->n_copy);
+    if (e->n_copy && e->draft) e->ops->copy_blocks(e->backend, e->draft->kv, e->copy, e->n_copy);
     struct bucket *b = e->buckets.n ? buckets_fit(e) : NULL;
     sy_status st = e->ops->forward(e->backend, b ? b->program : e->program, e->kv, b ? &b->batch : &e->batch);
     return st ? sy_fail(err, st, "the backend refused a step") : SY_OK;
@@ -180,9 +182,10 @@ sy_status sy_engine_step_end(struct sy_engine *e, struct sy_err *err)
     }
     trace_step(e, now);
     account(e, now - e->now);
+    spec_step_cost(e, now - e->now);
     collect(e, &r, now);
     e->unmeasured = true;
-    return SY_OK;
+    return e->draft ? draft_run(e, &r, err) : SY_OK;
 }
 
 sy_status sy_engine_step(struct sy_engine *e, bool *worked, struct sy_err *err)

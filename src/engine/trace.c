@@ -2,7 +2,7 @@
  *
  *   {"trace":1,"model":path,"ctx_len":..,"block_len":..,"seq_max":..,"batch_tok_max":..,"score_row_max":..,
  *    "wait_max":..,"kv_bytes_max":..,"swap_bytes":..,"gap_ms_max":..,"static":false,"prefix_cache":true,
- *    "snapshot_bytes":..,"draft_max":..}
+ *    "snapshot_bytes":..,"draft_max":..,"draft_model":path or ""}
  *   {"arrive":id,"t":ns,"n_max":..,"n_sample":..,"priority":..,"domain":..,"prompt":[ids]}
  *        and, where they are not the usual, "rows_from": first prompt position whose row was wanted,
  *        "no_cache_read", "n_min", and "sampling" {...} with the fields of struct sy_sampling
@@ -42,10 +42,13 @@ sy_status trace_open(struct sy_engine *e, struct sy_err *err)
         e->trace,
         ",\"ctx_len\":%d,\"block_len\":%d,\"seq_max\":%d,\"batch_tok_max\":%d,\"score_row_max\":%d,\"wait_max\":%d,"
         "\"kv_bytes_max\":%" PRId64 ",\"swap_bytes\":%" PRId64
-        ",\"gap_ms_max\":%.17g,\"static\":%s,\"prefix_cache\":%s,\"snapshot_bytes\":%" PRId64 ",\"draft_max\":%d}\n",
+        ",\"gap_ms_max\":%.17g,\"static\":%s,\"prefix_cache\":%s,\"snapshot_bytes\":%" PRId64
+        ",\"draft_max\":%d,\"draft_model\":",
         p->ctx_len, p->block_len, p->seq_max, p->batch_tok_max, o->score_row_max, o->wait_max, o->kv_bytes_max,
         o->swap_bytes, o->gap_ms_max, o->scheduling == SY_STATIC ? "true" : "false",
         o->no_prefix_cache ? "false" : "true", o->snapshot_bytes, o->draft_max);
+    put_text(e->trace, o->draft_model ? o->draft_model : "");
+    fputs("}\n", e->trace);
     return SY_OK;
 }
 

@@ -31,6 +31,7 @@ struct sy_cost sy_node_cost(const struct sy_graph *g, uint32_t id, const struct 
     case SY_OP_CONST:
     case SY_OP_STATE:
     case SY_OP_PART: return (struct sy_cost){0};
+    case SY_OP_GIVEN: return (struct sy_cost){.b_act = f32 * elems};
     case SY_OP_EMBED:
         return (struct sy_cost){.b_weight = weight_bytes(l, in0) / (double)in0->dim[0] * rows, .b_act = f32 * elems};
     case SY_OP_LINEAR:

@@ -12,6 +12,8 @@ struct sy_graph {
     struct sy_shape shape;
     sy_val result;
     int32_t layer; /* of the weight named last: the layer ops are said to belong to */
+    bool keep_hidden;
+    const char *from, *to; /* of names; NULL: as they are */
     struct sy_err err;
 };
 
@@ -62,6 +64,15 @@ void sy_graph_refuse(struct sy_graph *g, sy_status code, const char *fmt, ...)
     (void)sy_fail(&g->err, code, "building the graph: %s", msg);
 }
 
+void sy_graph_keep_hidden(struct sy_graph *g) { g->keep_hidden = true; }
+bool sy_graph_keeps_hidden(const struct sy_graph *g) { return g->keep_hidden; }
+
+void sy_graph_rename(struct sy_graph *g, const char *from, const char *to)
+{
+    g->from = from;
+    g->to = to;
+}
+
 static struct sy_node *push(struct sy_graph *g, enum sy_op op, int64_t rows, int64_t cols)
 {
     if (g->err.code) return NULL;
@@ -107,13 +118,17 @@ sy_val sy_input(struct sy_graph *g, enum sy_field f)
     return last(g, n);
 }
 
+sy_val sy_given(struct sy_graph *g, int64_t d) { return last(g, push(g, SY_OP_GIVEN, g->shape.tok, d)); }
+
 static sy_val weight(struct sy_graph *g, const char *fmt, int layer, int64_t rows, int64_t cols, union sy_attr attr)
 {
     if (g->err.code) return SY_NONE;
     char name[256];
-    const char *d = strstr(fmt, "%d");
-    if (d) snprintf(name, sizeof name, "%.*s%d%s", (int)(d - fmt), fmt, layer, d + 2);
-    else snprintf(name, sizeof name, "%s", fmt);
+    size_t n_from = g->from ? strlen(g->from) : 0;
+    bool renamed = n_from && !strncmp(fmt, g->from, n_from);
+    const char *rest = renamed ? fmt + n_from : fmt, *stem = renamed ? g->to : "", *d = strstr(rest, "%d");
+    if (d) snprintf(name, sizeof name, "%s%.*s%d%s", stem, (int)(d - rest), rest, layer, d + 2);
+    else snprintf(name, sizeof name, "%s%s", stem, rest);
     for (uint32_t i = 1; i < g->n; i++)
         if (g->node[i].op == SY_OP_WEIGHT && !strcmp(g->node[i].name, name)) return (sy_val){i};
     g->layer = d ? layer : -1;

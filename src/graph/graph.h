@@ -20,6 +20,7 @@ typedef struct {
     X(WEIGHT, "a named tensor")                                                                                      \
     X(CONST, "a row of numbers of the model's hyper-parameters")                                                     \
     X(STATE, "blocks or slots")                                                                                      \
+    X(GIVEN, "rows of floats that come with the step, one for each token")                                           \
     X(EMBED, "rows of a table by token id; ids beyond it: row 0")                                                    \
     X(LINEAR, "x w^T (+ b), accumulated in f32")                                                                     \
     X(NORM, "root mean square norm over runs of d, the mean taken off before if so said, times w if any")            \
@@ -198,6 +199,12 @@ const struct sy_node *sy_graph_nodes(const struct sy_graph *, uint32_t *n); /* b
 sy_val sy_graph_result(const struct sy_graph *);                            /* the SAMPLE node */
 struct sy_shape sy_graph_shape(const struct sy_graph *);
 void sy_graph_print(const struct sy_graph *, struct sy_buf *);
+/* The step's result shall have the normed last hidden state of every token, not of the rows that are wanted alone. */
+void sy_graph_keep_hidden(struct sy_graph *);
+bool sy_graph_keeps_hidden(const struct sy_graph *);
+/* Weights whose names begin with `from` are from now on those that begin with `to` instead; both outlive the graph's
+ * building. NULL: as they are called. */
+void sy_graph_rename(struct sy_graph *, const char *from, const char *to);
 /* For a model that finds its hyper-parameters impossible while building. */
 void sy_graph_refuse(struct sy_graph *, sy_status, const char *fmt, ...) SY_PRINTF(3, 4);
 
@@ -222,6 +229,7 @@ struct sy_cost sy_graph_cost(const struct sy_graph *, const struct sy_load *);
  * ("{q,k,v}_proj"), and {0..n}, which stands before such a list, those of experts 0 to n; the checkpoint's reader
  * never sees the joined name, see sy_weight_part(). A vector is [1, d]. */
 sy_val sy_input(struct sy_graph *, enum sy_field);
+sy_val sy_given(struct sy_graph *, int64_t d); /* the batch's `given` rows of d columns */
 sy_val sy_weight(struct sy_graph *, enum sy_split, const char *name, int layer, int64_t rows, int64_t cols);
 /* A matrix whose products are computed in f32 whatever the compute mode. */
 sy_val sy_weight_exact(struct sy_graph *, const char *name, int layer, int64_t rows, int64_t cols);

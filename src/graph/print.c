@@ -90,6 +90,7 @@ static void print_attr(const struct sy_node *n, struct sy_buf *b)
         break;
     case SY_OP_CONST:
     case SY_OP_CONV:
+    case SY_OP_GIVEN:
     case SY_OP_EMBED:
     case SY_OP_LINEAR:
     case SY_OP_ADD:

@@ -205,6 +205,7 @@ static sy_val rewrite(struct pass *p, uint32_t id)
     sy_val x = p->val[n->in[0].id], a, b;
     switch (n->op) {
     case SY_OP_INPUT: return sy_input(g, n->attr.field);
+    case SY_OP_GIVEN: return sy_given(g, n->dim[1]);
     case SY_OP_CONST: return sy_const(g, n->attr.constant, n->dim[1]);
     case SY_OP_WEIGHT:
     case SY_OP_STATE: return SY_NONE; /* made where they are used */

@@ -33,6 +33,8 @@ struct sy_batch {
     int32_t *mem;                /* the block; its owner's, reused every step */
     size_t n_mem;
     int32_t *field[SY_FIELD_COUNT]; /* views into mem */
+    const float *given;             /* [n_tok, ld_given] rows that GIVEN nodes read; NULL: there are none */
+    int64_t ld_given;
 };
 int64_t sy_field_len(enum sy_field, struct sy_shape);
 const char *sy_field_name(enum sy_field);
@@ -45,6 +47,8 @@ struct sy_result {        /* borrowed until the next forward() */
     int64_t ld;
     const float *hidden; /* [n, d_model] what the last product read, rows ld_hidden apart */
     int64_t ld_hidden;
+    const float *all; /* [n_tok, d_model] the same of every token, of a graph that keeps it; else NULL */
+    int64_t ld_all;
     int32_t n, n_vocab, d_model;
 };
 

@@ -69,6 +69,30 @@ static sy_status refuse_others(struct sy_jread *c)
     return c->st;
 }
 
+static sy_val layer(struct sy_graph *g, const struct deepseek *m, int l, sy_val x, sy_val *chosen, bool reuse,
+                    bool dense)
+{
+    const struct sy_decoder *d = &m->d;
+    sy_val n = sy_build_norm(g, d, "model.layers.%d.input_layernorm.weight", l, x);
+    x = sy_add(g, sy_build_mla(g, d, l, n, &m->mla, chosen, reuse), x);
+    n = sy_build_norm(g, d, "model.layers.%d.post_attention_layernorm.weight", l, x);
+    return sy_add(
+        g, dense ? sy_build_mlp(g, d, l, n, m->moe.moe.glu.fn, false) : sy_build_moe(g, d, l, n, n, &m->moe), x);
+}
+
+/* The first of the layers behind the model's own. */
+static sy_val build_mtp(struct sy_graph *g, const void *hp)
+{
+    const struct deepseek *m = hp;
+    int l = m->d.n_layer;
+    sy_val chosen = SY_NONE;
+    sy_val x = sy_build_mtp_input(g, &m->d, l,
+                                  &(struct sy_mtp_opt){"model.layers.%d.enorm.weight", "model.layers.%d.hnorm.weight",
+                                                       "model.layers.%d.eh_proj.weight", false});
+    x = layer(g, m, l, x, &chosen, false, false);
+    return sy_build_mtp_head(g, &m->d, l, x, "model.layers.%d.shared_head.norm.weight", false);
+}
+
 static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *info, void **hp)
 {
     struct deepseek *m = *hp = sy_arena_get(a, sizeof *m);
@@ -92,24 +116,16 @@ static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *in
     int64_t shared = sy_jread_int_or(c, "n_shared_experts", 0, 0, 1024) * m->moe.moe.d_ff;
     if (shared > INT32_MAX / 2) return sy_jread_refuse(c, SY_EFORMAT, "'n_shared_experts' is too large");
     m->moe.d_shared = (int32_t)shared;
+    if (sy_jread_int_or(c, "num_nextn_predict_layers", 0, 0, 64) > 0) info->build_mtp = build_mtp;
     return sy_fn_open(c, "hidden_act", "silu", &m->moe.moe.glu.fn);
 }
 
 static sy_val build(struct sy_graph *g, const void *hp)
 {
     const struct deepseek *m = hp;
-    const struct sy_decoder *d = &m->d;
-    sy_val x = sy_build_embed(g, d), chosen = SY_NONE;
-    for (int l = 0; l < d->n_layer; l++) {
-        sy_val n = sy_build_norm(g, d, "model.layers.%d.input_layernorm.weight", l, x);
-        x = sy_add(g, sy_build_mla(g, d, l, n, &m->mla, &chosen, m->reuse[l]), x);
-        n = sy_build_norm(g, d, "model.layers.%d.post_attention_layernorm.weight", l, x);
-        x = sy_add(g,
-                   m->dense[l] ? sy_build_mlp(g, d, l, n, m->moe.moe.glu.fn, false)
-                               : sy_build_moe(g, d, l, n, n, &m->moe),
-                   x);
-    }
-    return sy_build_head(g, d, x, false, 0);
+    sy_val x = sy_build_embed(g, &m->d), chosen = SY_NONE;
+    for (int l = 0; l < m->d.n_layer; l++) x = layer(g, m, l, x, &chosen, m->reuse[l], m->dense[l]);
+    return sy_build_head(g, &m->d, x, false, 0);
 }
 
 static const char *const claims[] = {

@@ -88,7 +88,7 @@ static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *in
                         d->n_head, d->n_kv);
     open_layers(c, m);
     if (open_moe(c, m)) return c->st;
-    *info = (struct sy_info){d->n_vocab, d->n_ctx, d->n_layer, d->d_model};
+    *info = (struct sy_info){.n_vocab = d->n_vocab, .n_ctx = d->n_ctx, .n_layer = d->n_layer, .d_model = d->d_model};
     return c->st ? c->st : sy_rope_open(a, c, d->d_head, &m->rope);
 }
 

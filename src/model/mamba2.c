@@ -36,7 +36,8 @@ static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *in
     if (m->mixer.n_head % m->mixer.n_group)
         return sy_jread_refuse(c, SY_EFORMAT, "'num_heads' %d is not a multiple of 'n_groups' %d", m->mixer.n_head,
                                m->mixer.n_group);
-    *info = (struct sy_info){m->d.n_vocab, m->d.n_ctx, m->d.n_layer, m->d.d_model};
+    *info = (struct sy_info){
+        .n_vocab = m->d.n_vocab, .n_ctx = m->d.n_ctx, .n_layer = m->d.n_layer, .d_model = m->d.d_model};
     return c->st;
 }
 

@@ -35,10 +35,19 @@ void sy_model_release(struct sy_model *m)
 sy_status sy_model_build(const struct sy_env *env, const struct sy_model *m, struct sy_shape shape,
                          struct sy_graph **out, struct sy_err *err)
 {
+    return sy_model_build_part(env, m, SY_MODEL_ALONE, shape, out, err);
+}
+
+sy_status sy_model_build_part(const struct sy_env *env, const struct sy_model *m, enum sy_model_part part,
+                              struct sy_shape shape, struct sy_graph **out, struct sy_err *err)
+{
     struct sy_graph *g;
     sy_status st = sy_graph_new(env, shape, &g, err);
     if (st) return st;
-    st = sy_graph_finish(g, m->arch->build(g, m->hp), err);
+    if (part != SY_MODEL_ALONE) sy_graph_keep_hidden(g);
+    sy_val y = part == SY_MODEL_HEAD ? SY_NONE : m->arch->build(g, m->hp);
+    sy_val head = part == SY_MODEL_HEAD || part == SY_MODEL_BOTH ? m->info.build_mtp(g, m->hp) : SY_NONE;
+    st = sy_graph_finish(g, y.id ? y : head, err);
     if (st) {
         sy_graph_free(g);
         return sy_while(err, st, "model '%s'", m->arch->name);
@@ -85,7 +94,7 @@ sy_status sy_decoder_open(struct sy_jread *r, struct sy_decoder *d, bool tied_de
     if (!own_dims && d->d_model % d->n_head)
         sy_jread_refuse(r, SY_EFORMAT, "'hidden_size' %d is not a multiple of 'num_attention_heads' %d", d->d_model,
                         d->n_head);
-    *info = (struct sy_info){d->n_vocab, d->n_ctx, d->n_layer, d->d_model};
+    *info = (struct sy_info){.n_vocab = d->n_vocab, .n_ctx = d->n_ctx, .n_layer = d->n_layer, .d_model = d->d_model};
     return r->st;
 }
 
@@ -390,8 +399,10 @@ sy_val sy_build_logits(struct sy_graph *g, const struct sy_decoder *d, sy_val x)
 
 sy_val sy_build_head(struct sy_graph *g, const struct sy_decoder *d, sy_val x, bool norm_plus_one, float softcap)
 {
-    x = sy_rows(g, x);
+    bool all = sy_graph_keeps_hidden(g);
+    if (!all) x = sy_rows(g, x);
     x = sy_norm(g, x, sy_norm_weight(g, "model.norm.weight", -1, d->d_model, norm_plus_one), d->eps);
+    if (all) x = sy_rows(g, x);
     sy_val logits = sy_build_logits(g, d, x);
     if (softcap > 0) logits = sy_softcap(g, logits, softcap);
     return sy_sample(g, logits);

@@ -6,6 +6,9 @@
 
 struct sy_info {
     int32_t n_vocab, n_ctx, n_layer, d_model; /* all that the layers above may know */
+    /* The head that predicts one token more: from token i + 1 and the last normed hidden state of token i (GIVEN),
+     * logits of token i + 2 (DeepSeek-V3, arXiv:2412.19437, section 2.2). NULL: the model has none. */
+    sy_val (*build_mtp)(struct sy_graph *, const void *hp);
 };
 
 struct sy_arch {
@@ -31,6 +34,15 @@ SY_CHECK sy_status sy_model_open(const struct sy_env *, const struct sy_json *co
 void sy_model_release(struct sy_model *);
 SY_CHECK sy_status sy_model_build(const struct sy_env *, const struct sy_model *, struct sy_shape,
                                   struct sy_graph **out, struct sy_err *);
+
+enum sy_model_part {
+    SY_MODEL_ALONE,
+    SY_MODEL_KEEP, /* the model, its graph keeping the hidden states that its head for one token more reads */
+    SY_MODEL_HEAD, /* that head; info.build_mtp is there */
+    SY_MODEL_BOTH, /* both, for loading: the result is the model's */
+};
+SY_CHECK sy_status sy_model_build_part(const struct sy_env *, const struct sy_model *, enum sy_model_part,
+                                       struct sy_shape, struct sy_graph **out, struct sy_err *);
 
 /* ---- shared by model files -------------------------------------------------------------------------------- */
 
@@ -119,6 +131,16 @@ sy_val sy_build_embed(struct sy_graph *, const struct sy_decoder *);
 sy_val sy_build_logits(struct sy_graph *, const struct sy_decoder *, sy_val x);
 /* Final norm, the rows that are wanted, logits, the token. */
 sy_val sy_build_head(struct sy_graph *, const struct sy_decoder *, sy_val x, bool norm_plus_one, float softcap);
+
+/* What a head for one token more reads: proj [norm_e(embedding of the token); norm_h(GIVEN)]. */
+struct sy_mtp_opt {
+    const char *norm_e, *norm_h, *proj; /* tensor names, with %d for layer l where they have it */
+    bool norm_plus_one;
+};
+sy_val sy_build_mtp_input(struct sy_graph *, const struct sy_decoder *, int l, const struct sy_mtp_opt *);
+/* The rows that are wanted, normed by `norm`, the model's own matrix of logits, the token. */
+sy_val sy_build_mtp_head(struct sy_graph *, const struct sy_decoder *, int l, sy_val x, const char *norm,
+                         bool norm_plus_one);
 
 /* A Mamba-2 mixer of n_head heads of d_head, of which n_head / n_group share their B and C of d_state. */
 struct sy_mamba2 {

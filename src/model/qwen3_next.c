@@ -50,29 +50,6 @@ static sy_status open_moe(struct sy_arena *a, struct sy_jread *c, struct qwen3_n
     return sy_sparse_layers_open(a, c, m->d.n_layer, &m->sparse);
 }
 
-static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *info, void **hp)
-{
-    struct qwen3_next *m = *hp = sy_arena_get(a, sizeof *m);
-    if (!m) return sy_jread_refuse(c, SY_ENOMEM, "no memory");
-    if (sy_decoder_open(c, &m->d, false, info) || sy_fn_open(c, "hidden_act", "silu", &m->fn)) return c->st;
-    m->fused = !strcmp(sy_jread_text_or(c, "model_type", ""), "qwen3_next");
-    m->n_key = (int32_t)sy_jread_int(c, "linear_num_key_heads", 1, 4096);
-    m->n_val = (int32_t)sy_jread_int(c, "linear_num_value_heads", 1, 4096);
-    m->d_key = (int32_t)sy_jread_int(c, "linear_key_head_dim", 1, 8192);
-    m->d_val = (int32_t)sy_jread_int(c, "linear_value_head_dim", 1, 8192);
-    m->n_tap = (int32_t)sy_jread_int_or(c, "linear_conv_kernel_dim", 4, 2, 64);
-    m->full = sy_arena_array(a, (size_t)m->d.n_layer, sizeof *m->full);
-    if (!m->full) return sy_jread_refuse(c, SY_ENOMEM, "no memory");
-    if (m->n_val % m->n_key)
-        sy_jread_refuse(c, SY_EFORMAT, "'linear_num_value_heads' %d is not a multiple of 'linear_num_key_heads' %d",
-                        m->n_val, m->n_key);
-    if (sy_jread_bool_or(c, "attention_bias", false))
-        sy_jread_refuse(c, SY_ENOSUP, "'attention_bias' is not supported");
-    open_layers(c, m);
-    if (open_moe(a, c, m)) return c->st;
-    return sy_rope_open(a, c, m->d.d_head, &m->rope);
-}
-
 /* Products of x: *mix [q | k | v], *z, *b and *a of all heads. */
 static void project(struct sy_graph *g, const struct qwen3_next *m, int l, sy_val x, sy_val *mix, sy_val *z,
                     sy_val *b, sy_val *a)
@@ -162,26 +139,62 @@ static sy_val attention(struct sy_graph *g, const struct qwen3_next *m, int l, s
                      SY_NONE);
 }
 
-static sy_val feed_forward(struct sy_graph *g, const struct qwen3_next *m, int l, sy_val x)
+static sy_val layer(struct sy_graph *g, const struct qwen3_next *m, int l, sy_val x, bool full, bool sparse)
 {
-    if (!m->sparse || !m->sparse[l]) return sy_build_mlp(g, &m->d, l, x, m->fn, false);
-    return sy_build_moe(g, &m->d, l, x, x, &m->moe);
+    const struct sy_decoder *d = &m->d;
+    sy_val n =
+        sy_norm(g, x, sy_norm_weight(g, "model.layers.%d.input_layernorm.weight", l, d->d_model, true), d->eps);
+    x = sy_add(g, full ? attention(g, m, l, n) : delta_net(g, m, l, n), x);
+    n = sy_norm(g, x, sy_norm_weight(g, "model.layers.%d.post_attention_layernorm.weight", l, d->d_model, true),
+                d->eps);
+    return sy_add(g, sparse ? sy_build_moe(g, d, l, n, n, &m->moe) : sy_build_mlp(g, d, l, n, m->fn, false), x);
+}
+
+static sy_val build_mtp(struct sy_graph *g, const void *hp)
+{
+    const struct qwen3_next *m = hp;
+    sy_val x = sy_build_mtp_input(g, &m->d, -1,
+                                  &(struct sy_mtp_opt){"mtp.pre_fc_norm_embedding.weight",
+                                                       "mtp.pre_fc_norm_hidden.weight", "mtp.fc.weight", true});
+    sy_graph_rename(g, "model.layers.", "mtp.layers.");
+    x = layer(g, m, 0, x, true, m->sparse != NULL);
+    sy_graph_rename(g, NULL, NULL);
+    return sy_build_mtp_head(g, &m->d, -1, x, "mtp.norm.weight", true);
+}
+
+static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *info, void **hp)
+{
+    struct qwen3_next *m = *hp = sy_arena_get(a, sizeof *m);
+    if (!m) return sy_jread_refuse(c, SY_ENOMEM, "no memory");
+    if (sy_decoder_open(c, &m->d, false, info) || sy_fn_open(c, "hidden_act", "silu", &m->fn)) return c->st;
+    m->fused = !strcmp(sy_jread_text_or(c, "model_type", ""), "qwen3_next");
+    m->n_key = (int32_t)sy_jread_int(c, "linear_num_key_heads", 1, 4096);
+    m->n_val = (int32_t)sy_jread_int(c, "linear_num_value_heads", 1, 4096);
+    m->d_key = (int32_t)sy_jread_int(c, "linear_key_head_dim", 1, 8192);
+    m->d_val = (int32_t)sy_jread_int(c, "linear_value_head_dim", 1, 8192);
+    m->n_tap = (int32_t)sy_jread_int_or(c, "linear_conv_kernel_dim", 4, 2, 64);
+    m->full = sy_arena_array(a, (size_t)m->d.n_layer, sizeof *m->full);
+    if (!m->full) return sy_jread_refuse(c, SY_ENOMEM, "no memory");
+    if (m->n_val % m->n_key)
+        sy_jread_refuse(c, SY_EFORMAT, "'linear_num_value_heads' %d is not a multiple of 'linear_num_key_heads' %d",
+                        m->n_val, m->n_key);
+    if (sy_jread_bool_or(c, "attention_bias", false))
+        sy_jread_refuse(c, SY_ENOSUP, "'attention_bias' is not supported");
+    open_layers(c, m);
+    /* Qwen3-Next's config does not tell: whether there is a head shows when it is loaded. */
+    if (sy_jread_int_or(c, "mtp_num_hidden_layers", m->fused, 0, 64) == 1 &&
+        !sy_jread_bool_or(c, "mtp_use_dedicated_embeddings", false))
+        info->build_mtp = build_mtp;
+    if (open_moe(a, c, m)) return c->st;
+    return sy_rope_open(a, c, m->d.d_head, &m->rope);
 }
 
 static sy_val build(struct sy_graph *g, const void *hp)
 {
     const struct qwen3_next *m = hp;
-    const struct sy_decoder *d = &m->d;
-    sy_val x = sy_build_embed(g, d);
-    for (int l = 0; l < d->n_layer; l++) {
-        sy_val n =
-            sy_norm(g, x, sy_norm_weight(g, "model.layers.%d.input_layernorm.weight", l, d->d_model, true), d->eps);
-        x = sy_add(g, m->full[l] ? attention(g, m, l, n) : delta_net(g, m, l, n), x);
-        n = sy_norm(g, x, sy_norm_weight(g, "model.layers.%d.post_attention_layernorm.weight", l, d->d_model, true),
-                    d->eps);
-        x = sy_add(g, feed_forward(g, m, l, n), x);
-    }
-    return sy_build_head(g, d, x, true, 0);
+    sy_val x = sy_build_embed(g, &m->d);
+    for (int l = 0; l < m->d.n_layer; l++) x = layer(g, m, l, x, m->full[l], m->sparse && m->sparse[l]);
+    return sy_build_head(g, &m->d, x, true, 0);
 }
 
 static const char *const claims[] = {"Qwen3NextForCausalLM",  "Qwen3_5ForConditionalGeneration",

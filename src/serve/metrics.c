@@ -57,10 +57,16 @@ static void scheduler(struct writer *w, const struct sy_engine_stats *s)
     number(w, "vllm:num_requests_waiting", "gauge", "Requests that wait.", s->n_waiting);
     number(w, "vllm:kv_cache_usage_perc", "gauge", "Share of KV blocks in use; 1 means all.",
            s->block_leased / usable);
+    number(w, "vllm:spec_decode_num_drafts_total", "counter", "Times that tokens were guessed.", (double)s->n_draft);
     number(w, "vllm:spec_decode_num_draft_tokens_total", "counter", "Tokens that were guessed.",
            (double)s->n_draft_tok);
     number(w, "vllm:spec_decode_num_accepted_tokens_total", "counter", "Guessed tokens that were right.",
            (double)s->n_draft_hit_tok);
+    number(w, "systole:spec_decode_acceptance", "gauge", "Share of guessed tokens that were right.",
+           s->n_draft_tok ? (double)s->n_draft_hit_tok / (double)s->n_draft_tok : 0);
+    number(w, "systole:spec_decode_speedup", "gauge",
+           "Time of plain decoding, by costs of steps and rows as measured, over what decode steps took.",
+           s->spec_real_ns > 0 ? s->spec_plain_ns / s->spec_real_ns : 1);
     number(w, "vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.",
            (double)s->n_cache_query_tok);
     number(w, "vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.",

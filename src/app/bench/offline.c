@@ -171,7 +171,7 @@ sy_status sy_bench_offline(struct sy_args *a, struct sy_err *err)
                             .seed = (uint64_t)sy_arg_int(a, "seed")}};
     s.engine.scheduling = (enum sy_scheduling)sy_arg_choice(a, "scheduling");
     sy_status st = sy_bench_list(a, "batch", sy_arg_text(a, "batch"), 1, 4096, true, &batch, &s.o.n_batch, err);
-    if (!st) st = sy_model_path(a, sy_arg_text(a, "model"), &s.engine.model, err);
+    if (!st) st = sy_session_models(a, &s.engine, err);
     if (st) return st;
     int32_t *whole = sy_arena_array(&a->arena, s.o.n_batch, sizeof *whole);
     s.row = sy_arena_array(&a->arena, s.o.n_batch, sizeof *s.row);

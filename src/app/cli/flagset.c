@@ -113,8 +113,14 @@ const struct sy_flag sy_flags_engine[] = {
      .arg = "N",
      .lo = 0,
      .hi = 64,
-     .number = 0,
-     .help = "tokens guessed ahead in a step from the text so far; answers stay the same"},
+     .otherwise = "0, or 4 with --draft-model",
+     .help = "most tokens guessed ahead in a step, from the text so far unless --draft-model is given; answers stay "
+             "the same"},
+    {.name = "draft-model",
+     .kind = SY_FLAG_TEXT,
+     .arg = "MODEL",
+     .help = "what guesses tokens ahead: a smaller model with the same tokens, or 'mtp', the model's own head for "
+             "one token more"},
     {0},
 };
 

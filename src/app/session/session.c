@@ -34,13 +34,21 @@ struct sy_engine_opt sy_session_opt(struct sy_args *a)
         .batch_tok_max = (int32_t)sy_arg_int(a, "max-batched-tokens"),
         .kv_bytes_max = sy_arg_int(a, "kv-memory"),
         .draft_max = (int32_t)sy_arg_int(a, "draft-max"),
+        .draft_model = sy_arg_text(a, "draft-model"),
     };
+}
+
+sy_status sy_session_models(struct sy_args *a, struct sy_engine_opt *o, struct sy_err *err)
+{
+    sy_status st = sy_model_path(a, sy_arg_text(a, "model"), &o->model, err);
+    if (st || !o->draft_model || !strcmp(o->draft_model, "mtp")) return st;
+    return sy_model_path(a, o->draft_model, &o->draft_model, err);
 }
 
 sy_status sy_session_open(struct sy_args *a, struct sy_engine **out, struct sy_err *err)
 {
     struct sy_engine_opt opt = sy_session_opt(a);
-    sy_status st = sy_model_path(a, sy_arg_text(a, "model"), &opt.model, err);
+    sy_status st = sy_session_models(a, &opt, err);
     if (st) return st;
     struct sy_progress bar;
     sy_progress_init(&bar, &a->app->env, a->app->progress, "loading");

@@ -489,6 +489,8 @@ static sy_status forward(struct sy_backend *b, struct sy_program *p, struct sy_k
                                    .n_vocab = p->n_vocab,
                                    .hidden = p->hidden ? p->hidden->at : NULL,
                                    .ld_hidden = p->hidden ? p->hidden->ld : 0,
+                                   .all = p->all ? p->all->at : NULL,
+                                   .ld_all = p->all ? p->all->ld : 0,
                                    .d_model = p->d_model};
     return SY_OK;
 }

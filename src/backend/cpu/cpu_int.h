@@ -147,6 +147,7 @@ struct sy_program {
     int n_rope;
     const struct value *result; /* the logits */
     const struct value *hidden; /* operand of the product that made the logits; NULL: none */
+    const struct value *all;    /* the same of all tokens; NULL: the graph does not keep it */
     int32_t d_model;
     int32_t *token; /* [out] */
     int32_t n_vocab;

@@ -375,6 +375,7 @@ static void plan_row_op(struct plan *l, uint32_t id)
     o->run = cpu_row_fns[n->op];
     sy_assert(o->run);
     switch (n->op) {
+    case SY_OP_GIVEN: writes(l, o, id, 0); return;
     case SY_OP_EMBED:
         o->w = cpu_weight(l->w, node_of(l, n->in[0].id)->name);
         sy_assert(o->w && o->w->table);
@@ -599,6 +600,9 @@ static void keep_results(struct plan *l, uint32_t sample)
     p->hidden = &p->value[hidden];
     p->d_model = (int32_t)p->node[hidden].dim[1];
     touch(l, p->hidden->buffer);
+    if (p->node[hidden].op != SY_OP_ROWS) return;
+    p->all = &p->value[p->node[hidden].in[0].id];
+    touch(l, p->all->buffer);
 }
 
 sy_status cpu_compile(struct sy_backend *b, const struct sy_graph *g, const struct sy_weights *w,

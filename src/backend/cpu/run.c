@@ -18,6 +18,12 @@ static void row_embed(const struct sy_program *p, const struct op *o, int64_t lo
     }
 }
 
+static void row_given(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
+{
+    for (int64_t r = lo; r < hi; r++)
+        memcpy(row_of(o->out, r), p->batch->given + r * p->batch->ld_given, (size_t)o->node->dim[1] * sizeof(float));
+}
+
 /* The result, less the mean of each run of d. */
 static void centre(const struct op *o, int64_t d, int64_t lo, int64_t hi)
 {
@@ -191,7 +197,7 @@ const row_fn cpu_row_fns[SY_OP_COUNT] = {
     [SY_OP_ACT] = row_act,       [SY_OP_GLU] = row_glu,           [SY_OP_ADD] = row_add,
     [SY_OP_MUL] = row_mul,       [SY_OP_SCALE] = row_scale,       [SY_OP_ROUTE] = cpu_row_route,
     [SY_OP_ROWS] = row_rows,     [SY_OP_SOFTCAP] = row_softcap,   [SY_OP_SAMPLE] = row_sample,
-    [SY_OP_JOIN] = row_join,
+    [SY_OP_JOIN] = row_join,     [SY_OP_GIVEN] = row_given,
 };
 
 /* ---- regions ------------------------------------------------------------------------------------------------------
