@@ -188,3 +188,15 @@ void sy_tensor_codes(const struct sy_tensor *t, int64_t r, uint8_t *code, float 
     if (t->parts) t->format->row_codes(t->parts, t->part_row0 + t->part_step * row, code, scale, min);
     else t->format->unpack(row_at(t, row, cols), code, scale, min, cols);
 }
+
+void sy_tensor_f8(const struct sy_tensor *t, int64_t r, uint8_t *code, float *scale)
+{
+    int64_t cols = t->n_dim ? t->dim[t->n_dim - 1] : 1, row = t->n_dim > 1 ? sy_tensor_row(t, r) : r;
+    if (t->parts) {
+        t->format->row_f8(t->parts, t->part_row0 + t->part_step * row, code, scale);
+        return;
+    }
+    const unsigned char *from = row_at(t, row, cols);
+    int64_t step = t->col_bytes ? t->col_bytes : 1;
+    for (int64_t i = 0; i < cols; i++) code[i] = from[i * step];
+}

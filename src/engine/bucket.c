@@ -40,6 +40,16 @@ static void fill(struct sy_batch *to, const struct sy_batch *from, enum sy_field
     for (int64_t i = n; i < len; i++) to->field[f][i] = rest;
 }
 
+/* An entry goes on from the state that the one before it leaves: in decode buckets each is on its own. */
+static bool has_chain(const struct sy_batch *b)
+{
+    for (int32_t s = 1; s < b->n_seq; s++)
+        if (b->field[SY_SLOT_RD][s] && b->field[SY_SLOT_RD][s] == b->field[SY_SLOT_WR][s - 1] &&
+            b->field[SY_POS][b->field[SY_START][s]] > 0)
+            return true;
+    return false;
+}
+
 struct bucket *buckets_fit(struct sy_engine *e)
 {
     const struct sy_batch *from = &e->batch;
@@ -48,7 +58,8 @@ struct bucket *buckets_fit(struct sy_engine *e)
         int32_t n = (from->field[SY_CTX][s] + len - 1) / len;
         if (n > blocks) blocks = n;
     }
-    int32_t i = sy_buckets_pick(&e->buckets, (struct sy_shape){from->n_tok, from->n_seq, blocks, from->n_out});
+    int32_t tok = from->n_tok == from->n_seq && has_chain(from) ? from->n_tok + 1 : from->n_tok;
+    int32_t i = sy_buckets_pick(&e->buckets, (struct sy_shape){tok, from->n_seq, blocks, from->n_out});
     sy_assert(i >= 0); /* the last one holds whatever the scheduler may fill */
     struct bucket *b = &e->bucket[i];
     struct sy_batch *to = &b->batch;

@@ -15,4 +15,5 @@ const struct sy_quant sy_quant_f8_e5m2 = {
     .block_bytes = 1,
     .exact = SY_EXACT_BF16,
     .dequant = dequant,
+    .f8 = SY_F8_E5M2,
 };

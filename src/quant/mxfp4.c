@@ -78,7 +78,7 @@ const struct sy_quant sy_quant_mxfp4 = {
     .block_len = 32,
     .block_bytes = 17,
     .dequant = dequant,
-    .affine = {.bits = 8, .group = 32, .zero = 128},
+    .affine = {.bits = 8, .group = 32, .zero = 128, .e2m1 = true},
     .unpack = unpack,
     .quantise = quantise,
 };

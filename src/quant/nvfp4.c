@@ -30,6 +30,6 @@ const struct sy_quant sy_quant_nvfp4 = {
     .block_len = 64,
     .block_bytes = 36,
     .dequant = dequant,
-    .affine = {.bits = 8, .group = 16, .zero = 128},
+    .affine = {.bits = 8, .group = 16, .zero = 128, .e2m1 = true},
     .unpack = unpack,
 };

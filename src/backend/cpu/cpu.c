@@ -173,28 +173,6 @@ static sy_status load_heads(struct loader *l, const struct sy_node *node, const 
     return SY_OK;
 }
 
-/* Values of a tensor that is a vector, or one filter per channel [channels, 1, taps]; 0 when it is neither. */
-static int64_t flat_len(const struct sy_tensor *t)
-{
-    int64_t n = 1, wide = 0;
-    for (int i = 0; i < t->n_dim; i++) {
-        n *= t->dim[i];
-        wide += t->dim[i] > 1;
-    }
-    bool filters = t->n_dim == 3 && t->dim[1] == 1;
-    return t->n_dim > 0 && (wide <= 1 || filters) ? n : 0;
-}
-
-static float mapped(const struct sy_node *n, const struct sy_tensor *t, float x)
-{
-    switch (n->attr.weight.map) {
-    case SY_AS_IS: break;
-    case SY_PLUS_ONE: return t->norm_plus_one ? x : x + 1;
-    case SY_NEG_EXP: return -expf(x);
-    }
-    return x;
-}
-
 static sy_status load_vector(struct loader *l, const struct sy_node *n, struct wentry *e)
 {
     int32_t repeat = n->attr.weight.repeat > 0 ? n->attr.weight.repeat : 1;
@@ -210,7 +188,7 @@ static sy_status load_vector(struct loader *l, const struct sy_node *n, struct w
             st = l->err ? l->err->code : SY_EFORMAT;
             break;
         }
-        int64_t d = flat_len(t);
+        int64_t d = sy_tensor_flat_len(t);
         if (d == 0 || d > want - at || d % t->format->block_len) {
             st = wrong_shape(l, t, 1, want - at);
             break;
@@ -218,7 +196,8 @@ static sy_status load_vector(struct loader *l, const struct sy_node *n, struct w
         int64_t cols = t->dim[t->n_dim - 1];
         for (int64_t r = 0; r < d / cols; r++) sy_tensor_floats(t, r, raw + r * cols);
         for (int64_t k = 0; k < d * repeat; k++)
-            e->vec[at * repeat + k] = mapped(n, t, raw[t->n_dim > 1 ? k / repeat : sy_tensor_row(t, k / repeat)]);
+            e->vec[at * repeat + k] =
+                sy_weight_value(n->attr.weight.map, t, raw[t->n_dim > 1 ? k / repeat : sy_tensor_row(t, k / repeat)]);
         at += d;
     }
     if (!st && at != want)

@@ -22,13 +22,7 @@ sy_status sy_aot_lower(const struct sy_env *env, const struct sy_graph *g, const
     struct pj_results res;
     sy_status st = pj_weights_plan(env, g, ckpt, &wo, &w, err);
     if (!st) {
-        uint32_t n_node;
-        const struct sy_node *node = sy_graph_nodes(g, &n_node);
-        for (uint32_t i = 1; i < n_node; i++)
-            for (int side = 0; side < 2 && node[i].op == SY_OP_ATTEND; side++) {
-                struct pj_type t = pj_kv_type(&node[i], side == 1, &lo);
-                out->kv_bytes += pj_type_device_bytes(&t);
-            }
+        out->kv_bytes = pj_state_bytes(g, &lo, true) + pj_state_bytes(g, &lo, false);
         out->weight_bytes = w->bytes_held;
         out->step_bytes = w->bytes_step;
         st = pj_lower(env, g, w, &lo, &out->text, &res, err);

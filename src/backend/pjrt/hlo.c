@@ -235,16 +235,19 @@ int pj_select(struct pj_hlo *h, int mask, int a, int b)
     return v;
 }
 
-int pj_convert(struct pj_hlo *h, int a, enum pj_elem e)
+static int convert(struct pj_hlo *h, const char *op, int a, enum pj_elem e)
 {
     struct pj_type t = *pj_type_of(h, a);
     if (t.elem == e) return a;
     t.elem = e;
     int v = value(h, t);
-    sy_buf_printf(&h->body, "%%%d = stablehlo.convert %%%d", v, a);
+    sy_buf_printf(&h->body, "%%%d = stablehlo.%s %%%d", v, op, a);
     put_signature(h, &a, 1, v);
     return v;
 }
+
+int pj_convert(struct pj_hlo *h, int a, enum pj_elem e) { return convert(h, "convert", a, e); }
+int pj_bitcast(struct pj_hlo *h, int a, enum pj_elem e) { return convert(h, "bitcast_convert", a, e); }
 
 /* ---- shapes -----------------------------------------------------------------------------------------------------
  */
@@ -413,6 +416,33 @@ int pj_dot(struct pj_hlo *h, int a, int b, const struct pj_dot *d, enum pj_elem 
                   x.elem == PJ_F32 ? ", precision = [HIGHEST, HIGHEST]" : "");
     put_signature(h, (const int[]){a, b}, 2, v);
     return v;
+}
+
+int pj_solve_lower(struct pj_hlo *h, int a, int b)
+{
+    int v = value(h, *pj_type_of(h, b));
+    sy_buf_printf(
+        &h->body,
+        "%%%d = \"stablehlo.triangular_solve\"(%%%d, %%%d) <{left_side = true, lower = true, unit_diagonal = "
+        "true, transpose_a = #stablehlo<transpose NO_TRANSPOSE>}>",
+        v, a, b);
+    put_signature(h, (const int[]){a, b}, 2, v);
+    return v;
+}
+
+int pj_top(struct pj_hlo *h, int a, int64_t n)
+{
+    struct pj_type t = *pj_type_of(h, a);
+    t.dim[t.n_dim - 1] = n;
+    int best = value(h, t);
+    t.elem = PJ_I32;
+    int at = value(h, t);
+    sy_buf_printf(&h->body, "%%%d, %%%d = chlo.top_k(%%%d, k = %lld) : ", best, at, a, (long long)n);
+    put_types(h, &a, 1);
+    sy_buf_text(&h->body, " -> (");
+    put_types(h, (const int[]){best, at}, 2);
+    sy_buf_text(&h->body, ")\n");
+    return at;
 }
 
 int pj_gather(struct pj_hlo *h, int a, int indices)

@@ -35,6 +35,7 @@ int pj_binary(struct pj_hlo *, const char *op, int a, int b);
 int pj_compare(struct pj_hlo *, const char *how, int a, int b); /* "LT", ... */
 int pj_select(struct pj_hlo *, int mask, int a, int b);
 int pj_convert(struct pj_hlo *, int a, enum pj_elem);
+int pj_bitcast(struct pj_hlo *, int a, enum pj_elem); /* of as many bits */
 int pj_reshape(struct pj_hlo *, int a, int n_dim, const int64_t *dim);
 #define PJ_RESHAPE(h, a, ...)                                                                                        \
     pj_reshape(h, a, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]){__VA_ARGS__})
@@ -56,6 +57,10 @@ struct pj_dot {
     int over_a, over_b;
 };
 int pj_dot(struct pj_hlo *, int a, int b, const struct pj_dot *, enum pj_elem out);
+/* x of (1 + a) x = b, a [batch, n, n] of which what is below the diagonal counts, b [batch, n, m]. */
+int pj_solve_lower(struct pj_hlo *, int a, int b);
+/* The n largest of the last dimension, lower places first among equals: their places, i32. */
+int pj_top(struct pj_hlo *, int a, int64_t n);
 /* Entries of a's first dimension by the i32 indices (of any shape): [indices..., rest of a]. */
 int pj_gather(struct pj_hlo *, int a, int indices);
 /* a with entries of its first dimension replaced: indices [n], update [n, rest of a]. */

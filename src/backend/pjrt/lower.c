@@ -48,12 +48,41 @@ static int second(struct lower *l, const struct sy_node *n, int like)
 
 /* ---- products ------------------------------------------------------------------------------------------------- */
 
+/* One of 16 numbers by the bits of a code, lowest first: halves of the table, halves of those. */
+static int from_book(struct pj_hlo *h, const int8_t *book, int code)
+{
+    int x[16];
+    code = pj_convert(h, code, PJ_U8);
+    struct pj_type t = *pj_type_of(h, code);
+    t.elem = PJ_F32;
+    for (int i = 0; i < 16; i++) x[i] = pj_const(h, t, book[i]);
+    for (int bit = 1, n = 8; n > 0; bit *= 2, n /= 2) {
+        int set = pj_binary(h, "and", code, pj_splat(h, bit, code));
+        set = pj_compare(h, "NE", set, pj_splat(h, 0, code));
+        for (int i = 0; i < n; i++) x[i] = pj_select(h, set, x[2 * i + 1], x[2 * i]);
+    }
+    return x[0];
+}
+
+static int number_of(struct pj_hlo *h, const struct pj_wseg *s, int code)
+{
+    switch (s->code) {
+    case PJ_CODE_INT: break;
+    case PJ_CODE_E2M1: code = pj_bitcast(h, code, PJ_E2M1); break;
+    case PJ_CODE_E4M3: code = pj_bitcast(h, code, PJ_E4M3); break;
+    case PJ_CODE_E5M2: code = pj_bitcast(h, code, PJ_E5M2); break;
+    case PJ_CODE_BOOK: return from_book(h, s->format->affine.codebook, code);
+    }
+    return pj_convert(h, code, PJ_F32);
+}
+
 int lower_dequantised(struct lower *l, const struct pj_wseg *s, int code, int scale, int min)
 {
     struct pj_hlo *h = &l->h;
+    if (scale < 0) return number_of(h, s, code);
     int64_t rows = pj_type_of(h, code)->dim[0];
     struct pj_type grouped = PJ_TYPE(PJ_F32, rows, s->cols / s->group, s->group);
-    int x = pj_convert(h, pj_reshape(h, code, 3, grouped.dim), PJ_F32);
+    int x = number_of(h, s, pj_reshape(h, code, 3, grouped.dim));
     x = pj_binary(h, "multiply", x, PJ_BROADCAST(h, scale, grouped, 0, 1));
     if (min >= 0) x = pj_binary(h, "add", x, PJ_BROADCAST(h, min, grouped, 0, 1));
     return PJ_RESHAPE(h, x, rows, s->cols);
@@ -62,7 +91,15 @@ int lower_dequantised(struct lower *l, const struct pj_wseg *s, int code, int sc
 static int seg_matrix(struct lower *l, const struct pj_wseg *s)
 {
     int arg = l->arg0 + s->arg;
-    return s->kind == PJ_DENSE ? arg : lower_dequantised(l, s, arg, arg + 1, s->has_min ? arg + 2 : -1);
+    if (s->kind == PJ_DENSE) return arg;
+    return lower_dequantised(l, s, arg, s->has_scale ? arg + 1 : -1, s->has_min ? arg + 2 : -1);
+}
+
+int lower_matrix(struct lower *l, sy_val weight)
+{
+    const struct pj_wentry *e = pj_weight(l->w, l->node[weight.id].name);
+    sy_assert(e->n_seg == 1);
+    return seg_matrix(l, e->seg);
 }
 
 static int linear(struct lower *l, const struct sy_node *n)
@@ -85,79 +122,17 @@ static int embed(struct lower *l, const struct sy_node *n)
     const struct pj_wentry *e = pj_weight(l->w, l->node[n->in[0].id].name);
     const struct pj_wseg *s = e->seg;
     sy_assert(e->n_seg == 1);
-    int id = in(l, n, 1), arg = l->arg0 + s->arg, x = pj_gather(&l->h, arg, id);
-    if (s->kind == PJ_AFFINE)
-        x = lower_dequantised(l, s, x, pj_gather(&l->h, arg + 1, id),
+    int id = in(l, n, 1), arg = l->arg0 + s->arg, none = pj_splat(&l->h, 0, id);
+    id = pj_select(&l->h, pj_compare(&l->h, "LT", id, pj_splat(&l->h, (double)s->rows, id)), id, none);
+    int x = pj_gather(&l->h, arg, id);
+    if (s->kind == PJ_CODED)
+        x = lower_dequantised(l, s, x, s->has_scale ? pj_gather(&l->h, arg + 1, id) : -1,
                               s->has_min ? pj_gather(&l->h, arg + 2, id) : -1);
     return pj_convert(&l->h, x, PJ_F32);
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------
  */
-
-static int norm(struct lower *l, const struct sy_node *n)
-{
-    struct pj_hlo *h = &l->h;
-    int64_t d = n->attr.norm.d, rows = n->dim[0], groups = n->dim[1] / d;
-    struct pj_type t = PJ_TYPE(PJ_F32, rows, groups, d);
-    int x = pj_reshape(h, in(l, n, 0), 3, t.dim);
-    int mean = pj_reduce(h, "add", pj_binary(h, "multiply", x, x), 2, 0);
-    mean = pj_binary(h, "multiply", mean, pj_splat(h, 1.0 / (double)d, mean));
-    mean = pj_binary(h, "add", mean, pj_splat(h, (double)n->attr.norm.eps, mean));
-    x = pj_binary(h, "multiply", x, PJ_BROADCAST(h, pj_unary(h, "rsqrt", mean), t, 0, 1));
-    if (n->in[1].id) x = pj_binary(h, "multiply", x, PJ_BROADCAST(h, lower_vec(l, n->in[1]), t, 2));
-    return PJ_RESHAPE(h, x, rows, n->dim[1]);
-}
-
-/* cos and sin of every token's position, [tok, d_rot / 2]: made once for each kind of rope. */
-static struct rope_value rope_tables(struct lower *l, const struct sy_rope_dim *d)
-{
-    struct pj_hlo *h = &l->h;
-    for (int i = 0; i < l->n_rope; i++)
-        if (l->rope[i].inv_freq == d->inv_freq && l->rope[i].n == d->d_rot / 2) return l->rope[i];
-    struct pj_type t = PJ_TYPE(PJ_F32, l->shape.tok, d->d_rot / 2);
-    int pos = PJ_BROADCAST(h, pj_convert(h, lower_field(l, SY_POS), PJ_F32), t, 0);
-    int angle = pj_binary(h, "multiply", pos, PJ_BROADCAST(h, pj_const_f32(h, d->inv_freq, t.dim[1]), t, 1));
-    int scale = pj_const(h, t, (double)d->mscale);
-    struct rope_value r = {.inv_freq = d->inv_freq, .n = d->d_rot / 2};
-    r.cos = pj_binary(h, "multiply", pj_unary(h, "cosine", angle), scale);
-    r.sin = pj_binary(h, "multiply", pj_unary(h, "sine", angle), scale);
-    if (l->n_rope < (int)SY_COUNT(l->rope)) l->rope[l->n_rope++] = r;
-    return r;
-}
-
-static int rope(struct lower *l, const struct sy_node *n)
-{
-    struct pj_hlo *h = &l->h;
-    const struct sy_rope_dim *d = &n->attr.rope;
-    struct rope_value r = rope_tables(l, d);
-    int64_t rows = n->dim[0], heads = n->dim[1] / d->d_head, half = d->d_rot / 2;
-    struct pj_type t = PJ_TYPE(PJ_F32, rows, heads, half);
-    int x = PJ_RESHAPE(h, in(l, n, 0), rows, heads, d->d_head), a, b;
-    int turned = pj_slice(h, x, 2, d->first, d->first + d->d_rot);
-    if (d->interleaved) {
-        int pairs = PJ_RESHAPE(h, turned, rows, heads, half, 2);
-        a = pj_reshape(h, pj_slice(h, pairs, 3, 0, 1), 3, t.dim);
-        b = pj_reshape(h, pj_slice(h, pairs, 3, 1, 2), 3, t.dim);
-    } else {
-        a = pj_slice(h, turned, 2, 0, half);
-        b = pj_slice(h, turned, 2, half, d->d_rot);
-    }
-    int c = PJ_BROADCAST(h, r.cos, t, 0, 2), s = PJ_BROADCAST(h, r.sin, t, 0, 2);
-    int lo = pj_binary(h, "subtract", pj_binary(h, "multiply", a, c), pj_binary(h, "multiply", b, s));
-    int hi = pj_binary(h, "add", pj_binary(h, "multiply", b, c), pj_binary(h, "multiply", a, s));
-    if (d->interleaved) {
-        lo = PJ_RESHAPE(h, lo, rows, heads, half, 1);
-        hi = PJ_RESHAPE(h, hi, rows, heads, half, 1);
-        turned = PJ_RESHAPE(h, pj_concat(h, (const int[]){lo, hi}, 2, 3), rows, heads, d->d_rot);
-    } else {
-        turned = pj_concat(h, (const int[]){lo, hi}, 2, 2);
-    }
-    int end = d->first + d->d_rot;
-    if (d->first > 0) turned = pj_concat(h, (const int[]){pj_slice(h, x, 2, 0, d->first), turned}, 2, 2);
-    if (end < d->d_head) turned = pj_concat(h, (const int[]){turned, pj_slice(h, x, 2, end, d->d_head)}, 2, 2);
-    return PJ_RESHAPE(h, turned, rows, n->dim[1]);
-}
 
 int lower_fn(struct lower *l, enum sy_fn f, int x)
 {
@@ -254,60 +229,57 @@ static int nothing(struct lower *l, const struct sy_node *n)
     (void)n;
     return -1;
 }
-static int attend(struct lower *l, const struct sy_node *n)
+static int join(struct lower *l, const struct sy_node *n)
 {
-    lower_attend(l, (uint32_t)(n - l->node));
-    return l->val[n - l->node];
+    return pj_concat(&l->h, (const int[]){in(l, n, 0), in(l, n, 1)}, 2, 1);
 }
 
 static int (*const lowerings[SY_OP_COUNT])(struct lower *, const struct sy_node *) = {
-    [SY_OP_INPUT] = input,       [SY_OP_WEIGHT] = nothing,
-    [SY_OP_STATE] = nothing,     [SY_OP_EMBED] = embed,
-    [SY_OP_LINEAR] = linear,     [SY_OP_NORM] = norm,
-    [SY_OP_ROPE] = rope,         [SY_OP_ACT] = act,
-    [SY_OP_GLU] = glu,           [SY_OP_ADD] = add,
-    [SY_OP_MUL] = mul,           [SY_OP_SCALE] = scale,
-    [SY_OP_SOFTCAP] = softcap,   [SY_OP_PART] = part,
-    [SY_OP_ROWS] = rows,         [SY_OP_ATTEND] = attend,
-    [SY_OP_ROUTE] = lower_route, [SY_OP_EXPERTS] = lower_experts,
-    [SY_OP_CONST] = constant,    [SY_OP_SAMPLE] = sample,
-    [SY_OP_RANK_SUM] = rank_sum, [SY_OP_RANK_JOIN] = rank_join,
+    [SY_OP_INPUT] = input,
+    [SY_OP_WEIGHT] = nothing,
+    [SY_OP_CONST] = constant,
+    [SY_OP_STATE] = nothing,
+    [SY_OP_EMBED] = embed,
+    [SY_OP_LINEAR] = linear,
+    [SY_OP_NORM] = lower_norm,
+    [SY_OP_ROPE] = lower_rope,
+    [SY_OP_ACT] = act,
+    [SY_OP_GLU] = glu,
+    [SY_OP_ADD] = add,
+    [SY_OP_MUL] = mul,
+    [SY_OP_SCALE] = scale,
+    [SY_OP_SOFTCAP] = softcap,
+    [SY_OP_TEMPER] = lower_temper,
+    [SY_OP_MATCH] = lower_match,
+    [SY_OP_SPARSIFY] = lower_sparsify,
+    [SY_OP_PART] = part,
+    [SY_OP_JOIN] = join,
+    [SY_OP_HEADS] = lower_heads,
+    [SY_OP_ROWS] = rows,
+    [SY_OP_RANK_SUM] = rank_sum,
+    [SY_OP_RANK_JOIN] = rank_join,
+    [SY_OP_INDEX] = lower_index,
+    [SY_OP_ATTEND] = lower_attend,
+    [SY_OP_ROUTE] = lower_route,
+    [SY_OP_EXPERTS] = lower_experts,
+    [SY_OP_CONV] = lower_conv,
+    [SY_OP_SCAN] = lower_scan,
+    [SY_OP_SAMPLE] = sample,
 };
-
-struct pj_type pj_kv_type(const struct sy_node *attend_node, bool values, const struct pj_lower_opt *o)
-{
-    const struct sy_attn_dim *a = &attend_node->attr.attn;
-    return PJ_TYPE(o->kv_elem, o->cache.n_block, o->cache.block_len, a->n_kv, values ? a->d_val : a->d_key);
-}
-
-/* Operands and attributes that only some models use and no lowering here handles. */
-static bool plain(const struct sy_node *node, const struct sy_node *n)
-{
-    switch (n->op) {
-    case SY_OP_NORM: return !n->attr.norm.centred;
-    case SY_OP_MUL: {
-        const struct sy_node *b = &node[n->in[1].id];
-        return b->op != SY_OP_WEIGHT || b->dim[1] == n->dim[1]; /* no single number */
-    }
-    case SY_OP_ROPE: return !n->attr.rope.inv_freq_long;
-    case SY_OP_ATTEND: return n->in[1].id && !n->in[4].id && n->attr.attn.chunk == 0;
-    default: return true;
-    }
-}
 
 sy_status pj_lower_check(const struct sy_graph *g, struct sy_err *err)
 {
     uint32_t n_node;
     const struct sy_node *node = sy_graph_nodes(g, &n_node);
     for (uint32_t i = 1; i < n_node; i++)
-        if (!lowerings[node[i].op] || !plain(node, &node[i]))
+        if (!lowerings[node[i].op])
             return sy_fail(err, SY_ENOSUP,
                            "the pjrt backend has no lowering of the op %s as this model uses it; use --backend cpu",
                            sy_op_name(node[i].op));
     return SY_OK;
 }
 
-static void declare(struct lower *l)
+static void declare(struct lower *l, const struct pj_type *type)
 {
     int64_t n_step = 0;
     for (int f = 0; f < SY_FIELD_COUNT; f++) {
@@ -315,12 +287,9 @@ static void declare(struct lower *l)
         l->field[f] = -1;
     }
     l->step = pj_arg(&l->h, PJ_TYPE(PJ_I32, n_step), -1);
-    for (uint32_t i = 1; i < l->n_node; i++)
-        for (int side = 0; side < 2 && l->node[i].op == SY_OP_ATTEND; side++, l->n_kv++)
-            l->kv[l->n_kv] = pj_arg(&l->h, pj_kv_type(&l->node[i], side == 1, &l->opt), l->n_kv);
+    for (int i = 0; i < l->n_kv; i++) l->kv[i] = pj_arg(&l->h, type[i], i);
     l->arg0 = l->h.n_arg;
     for (int i = 0; i < l->w->n_arg; i++) (void)pj_arg(&l->h, l->w->type[i], -1);
-    l->n_kv = 0; /* counts the arrays again as they are written */
 }
 
 static sy_status write_nodes(struct lower *l)
@@ -343,17 +312,23 @@ static uint32_t hidden_of(const struct lower *l, uint32_t sample_id)
 sy_status pj_lower(const struct sy_env *env, const struct sy_graph *g, const struct sy_weights *w,
                    const struct pj_lower_opt *opt, struct sy_buf *text, struct pj_results *out, struct sy_err *err)
 {
-    struct lower l = {.shape = sy_graph_shape(g), .w = w, .opt = *opt, .err = err};
+    struct lower l = {.shape = sy_graph_shape(g), .w = w, .opt = *opt, .err = err, .entry_of_token = -1};
+    l.chain.head = -1;
     struct sy_arena a;
     sy_arena_init(&a, env, 0);
     pj_hlo_init(&l.h, env);
     l.node = sy_graph_nodes(g, &l.n_node);
     l.val = sy_arena_array(&a, l.n_node, sizeof *l.val);
     l.kv = sy_arena_array(&a, 2 * (size_t)l.n_node, sizeof *l.kv);
+    l.first = sy_arena_array(&a, l.n_node, sizeof *l.first);
+    struct pj_type *type = sy_arena_array(&a, 2 * (size_t)l.n_node, sizeof *type);
     int *result = sy_arena_array(&a, 2 * (size_t)l.n_node + 3, sizeof *result);
-    sy_status st = l.val && l.kv && result ? SY_OK : sy_fail(err, SY_ENOMEM, "no memory to lower a graph");
+    bool ok = l.val && l.kv && l.first && type && result;
+    sy_status st = ok ? SY_OK : sy_fail(err, SY_ENOMEM, "no memory to lower a graph");
     if (!st) {
-        declare(&l);
+        int n_block;
+        l.n_kv = pj_state_arrays(g, opt, type, l.first, &n_block);
+        declare(&l, type);
         st = write_nodes(&l);
     }
     if (!st) {

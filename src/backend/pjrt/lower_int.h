@@ -1,4 +1,4 @@
-/* lower_int.h - what lower.c and lower_attend.c share. */
+/* lower_int.h - what the lower*.c files share. */
 #pragma once
 #include "backend/pjrt/pjrt_int.h"
 
@@ -6,6 +6,9 @@ struct rope_value {
     const float *inv_freq;
     int32_t n;
     int cos, sin; /* f32 [tok, n] */
+};
+struct chain_value { /* i32 [seq], see lower_recur.c */
+    int head, wr;
 };
 struct lower {
     struct pj_hlo h;
@@ -17,21 +20,73 @@ struct lower {
     int *val; /* by node: its value; -1: none */
     int step; /* the step's int32 block */
     int field[SY_FIELD_COUNT];
-    int arg0; /* of the weights */
-    int *kv;  /* [2 n_attend] the KV arrays as they are now */
+    int arg0;   /* of the weights */
+    int *kv;    /* [n_kv] the state's arrays as they are now: see pj_state_arrays() */
+    int *first; /* by STATE node: its first array */
     int n_kv;
     struct rope_value rope[8];
     int n_rope;
+    int entry_of_token; /* -1: not made yet */
+    struct chain_value chain;
     sy_status st;
     struct sy_err *err;
 };
 int lower_field(struct lower *, enum sy_field); /* the step's field, i32 [its length] */
 /* a * b over one dimension each, as the graph's arithmetic has it: operands of the compute type, sums in f32. */
 int lower_dot(struct lower *, int a, int b, const struct pj_dot *);
-int lower_vec(struct lower *, sy_val weight); /* a WEIGHT used as a vector, f32 [cols] */
+int lower_vec(struct lower *, sy_val weight);    /* a WEIGHT used as a vector, f32 [cols] */
+int lower_matrix(struct lower *, sy_val weight); /* a WEIGHT of one segment, [rows, cols] */
 int lower_fn(struct lower *, enum sy_fn, int x);
-/* Numbers of a quantised [rows, cols]: scale * code + min (-1: none), each group of a row with its own. */
+/* Numbers of a quantised [rows, cols]: scale * code + min (-1: none of these), each group of a row with its own. */
 int lower_dequantised(struct lower *, const struct pj_wseg *, int code, int scale, int min);
-void lower_attend(struct lower *, uint32_t id);
+int lower_attend(struct lower *, const struct sy_node *);
+int lower_index(struct lower *, const struct sy_node *);
+int lower_attend_chosen(struct lower *, const struct sy_node *, int keys);
 int lower_route(struct lower *, const struct sy_node *);
 int lower_experts(struct lower *, const struct sy_node *);
+int lower_conv(struct lower *, const struct sy_node *);
+int lower_scan(struct lower *, const struct sy_node *);
+int lower_norm(struct lower *, const struct sy_node *);
+int lower_rope(struct lower *, const struct sy_node *);
+int lower_temper(struct lower *, const struct sy_node *);
+int lower_sparsify(struct lower *, const struct sy_node *);
+int lower_match(struct lower *, const struct sy_node *);
+int lower_heads(struct lower *, const struct sy_node *);
+
+/* ---- state (lower_state.c) --------------------------------------------------------------------------------------
+ */
+
+int *lower_state(struct lower *, const struct sy_node *); /* the arrays of the node's STATE, to be replaced */
+/* An array [n_block, block_len, n, d] with the step's rows x [tok, n * d] written at ROW. */
+int lower_write_rows(struct lower *, int array, int x);
+int lower_entry_of_token(struct lower *); /* i32 [tok]; of padding the last entry */
+int lower_scalar_at(struct pj_hlo *, int vec, int at);
+
+/* A loop over pieces of at most n tokens of one entry of the step, in their order: as many as there are. Between the
+ * two calls the values are those of one piece (i32 scalars): its first token, its entry, the entry's first token and
+ * its end, the token behind the piece; carry goes from each to the next, and is what was left after the second call.
+ * What the body reads of the step must have been read before. */
+struct pieces {
+    struct pj_loop loop;
+    int at, entry, begin, end, next, one;
+    int carry[PJ_LOOP_MAX];
+};
+void lower_pieces(struct lower *, struct pieces *, int64_t n, const int *carry, int n_carry);
+void lower_pieces_end(struct lower *, struct pieces *, const int *carry);
+
+/* Runs of blocks, in which the keys of a context are read. */
+struct runs {
+    int64_t run, n_run; /* blocks of a run, runs that make up the longest context */
+    int table;          /* i32 [seq, n_run * run] */
+};
+struct runs lower_runs(struct lower *, int64_t run_keys);
+/* Blocks i32 [s, run] of an array [n_block, block_len, n, d]: [s, run * block_len, n, d] of the type. */
+int lower_fetch(struct lower *, int array, int blocks, enum pj_elem);
+int lower_run_of(struct lower *, const struct runs *, int pos); /* the run that holds a position: i32 scalars */
+enum pj_elem lower_kv_elem(const struct lower *);               /* of products with the cache */
+#define LOWER_NEVER (-1.0e30) /* a masked score: finite, so that nothing but masked ones leaves no NaN */
+enum {
+    LOWER_PIECE = 128,         /* queries taken at once */
+    LOWER_RUN_KEYS = 512,      /* keys taken at once, of one sequence */
+    LOWER_RUN_KEYS_MAX = 4096, /* the same where all keys of a decode bucket are taken at once */
+};

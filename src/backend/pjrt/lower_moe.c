@@ -122,7 +122,7 @@ static int expert_matrix(struct experts *x, sy_val v, int e, int64_t n_row)
     int from = pj_binary(h, "multiply", e, pj_const(h, pj_scalar(PJ_I32), (double)n_row)), arg = l->arg0 + s->arg;
     int m = pj_dynamic_slice(h, arg, 0, from, n_row);
     if (s->kind == PJ_DENSE) return m;
-    int scale = pj_dynamic_slice(h, arg + 1, 0, from, n_row);
+    int scale = s->has_scale ? pj_dynamic_slice(h, arg + 1, 0, from, n_row) : -1;
     return lower_dequantised(l, s, m, scale, s->has_min ? pj_dynamic_slice(h, arg + 2, 0, from, n_row) : -1);
 }
 

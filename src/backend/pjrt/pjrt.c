@@ -26,11 +26,11 @@ struct sy_program {
 };
 struct sy_kv_cache {
     struct sy_backend *b;
-    struct pj_type *type; /* [n_kv] of one rank */
-    void **buffer;        /* [n_rank][n_kv] as the last step left them */
-    int n_kv;
+    struct pj_type *type;      /* [n_kv] of one rank */
+    void **buffer;             /* [n_rank][n_kv] as the last step left them */
+    int n_kv, n_block;         /* all, and those of blocks, which come first */
     void *move[PJ_MOVE_COUNT]; /* programs */
-    struct lists io;           /* KV arrays and two more; KV arrays */
+    struct lists io;           /* arrays and two more; arrays */
     int32_t n_pair;
     int32_t *pair; /* [2 n_pair] */
     struct pj_type block_type;
@@ -168,8 +168,11 @@ static void weights_bytes(const struct sy_weights *w, double *read_per_step, dou
 static struct pj_lower_opt lower_opt(const struct sy_backend *b, struct sy_cache_dim dim)
 {
     static const enum pj_elem elem[] = {[SY_KV_F32] = PJ_F32, [SY_KV_BF16] = PJ_BF16, [SY_KV_F16] = PJ_F16};
-    return (struct pj_lower_opt){
-        .compute = b->compute, .kv_elem = elem[b->opt.kv_dtype], .cache = dim, .n_rank = b->n_rank};
+    return (struct pj_lower_opt){.compute = b->compute,
+                                 .kv_elem = elem[b->opt.kv_dtype],
+                                 .state_elem = b->opt.state_dtype == SY_STATE_BF16 ? PJ_BF16 : PJ_F32,
+                                 .cache = dim,
+                                 .n_rank = b->n_rank};
 }
 
 static void program_free(struct sy_program *p)
@@ -227,32 +230,16 @@ static sy_status compile(struct sy_backend *b, const struct sy_graph *g, const s
 
 /* ---- KV cache ------------------------------------------------------------------------------------------------- */
 
-/* Types of the graph's KV arrays; returns how many. type NULL: only counts. */
-static int kv_types(const struct sy_backend *b, const struct sy_graph *g, struct sy_cache_dim dim,
-                    struct pj_type *type)
-{
-    uint32_t n_node;
-    const struct sy_node *node = sy_graph_nodes(g, &n_node);
-    struct pj_lower_opt opt = lower_opt(b, dim);
-    int n = 0;
-    for (uint32_t i = 1; i < n_node; i++)
-        for (int side = 0; side < 2 && node[i].op == SY_OP_ATTEND; side++, n++)
-            if (type) type[n] = pj_kv_type(&node[i], side == 1, &opt);
-    return n;
-}
-
 static int64_t kv_block_bytes(struct sy_backend *b, const struct sy_graph *g, int32_t block_len)
 {
-    uint32_t n_node;
-    const struct sy_node *node = sy_graph_nodes(g, &n_node);
     struct pj_lower_opt opt = lower_opt(b, (struct sy_cache_dim){block_len, 1, 1});
-    int64_t sum = 0;
-    for (uint32_t i = 1; i < n_node; i++)
-        for (int side = 0; side < 2 && node[i].op == SY_OP_ATTEND; side++) {
-            struct pj_type t = pj_kv_type(&node[i], side == 1, &opt);
-            sum += pj_type_bytes(&t);
-        }
-    return sum * b->n_rank;
+    return (int64_t)pj_state_bytes(g, &opt, true) * b->n_rank;
+}
+
+static int64_t slot_bytes(struct sy_backend *b, const struct sy_graph *g)
+{
+    struct pj_lower_opt opt = lower_opt(b, (struct sy_cache_dim){1, 1, 1});
+    return (int64_t)pj_state_bytes(g, &opt, false) * b->n_rank;
 }
 
 static void free_kv_cache(struct sy_kv_cache *c)
@@ -274,29 +261,32 @@ static sy_status compile_moves(struct sy_kv_cache *c, struct sy_err *err)
     sy_status st = SY_OK;
     for (int i = 0; i < PJ_MOVE_COUNT && !st; i++) {
         struct sy_buf text;
+        int n = i == PJ_MOVE_ZERO ? c->n_kv : c->n_block;
+        if (n == 0) continue;
         sy_buf_init(&text, b->env, 0);
-        st = pj_lower_move(b->env, (enum pj_move)i, c->type, c->n_kv, c->n_pair, b->n_rank, &text, err);
+        st = pj_lower_move(b->env, (enum pj_move)i, c->type, n, c->n_pair, b->n_rank, &text, err);
         if (!st) st = pj_compile(&b->client, text.at, text.len, b->n_rank, &c->move[i], err);
         sy_buf_release(&text);
     }
     return st;
 }
 
-/* Runs a move over the arrays and the further arguments already given; its results are left in c->io.out. */
+/* Runs a move over the arrays of blocks and the further arguments already given; its results are left in c->io.out.
+ */
 static sy_status run_move(struct sy_kv_cache *c, enum pj_move what, int n_arg, struct sy_err *err)
 {
     struct lists *l = &c->io;
     for (int r = 0; r < l->n_rank && n_arg; r++)
-        memcpy(l->arg + r * l->n_arg, c->buffer + r * c->n_kv, (size_t)c->n_kv * sizeof *l->arg);
+        memcpy(l->arg + r * l->n_arg, c->buffer + r * c->n_kv, (size_t)c->n_block * sizeof *l->arg);
     return pj_execute(&c->b->client, c->move[what], l->n_rank, l->args, (size_t)n_arg, l->outs, err);
 }
 
-/* The arrays a program left take the place of those it consumed. */
-static void take_arrays(struct sy_kv_cache *c, struct lists *l)
+/* The first n arrays, which a program left, take the place of those it consumed. */
+static void take_arrays(struct sy_kv_cache *c, struct lists *l, int n)
 {
-    pj_buffers_free(c->b, c->buffer, l->n_rank * c->n_kv);
     for (int r = 0; r < l->n_rank; r++)
-        for (int i = 0; i < c->n_kv; i++) {
+        for (int i = 0; i < n; i++) {
+            pj_buffers_free(c->b, &c->buffer[r * c->n_kv + i], 1);
             c->buffer[r * c->n_kv + i] = l->outs[r][i];
             l->outs[r][i] = NULL;
         }
@@ -311,7 +301,8 @@ static sy_status allocate_kv_cache(struct sy_backend *b, const struct sy_graph *
     if (!c) return sy_fail(err, SY_ENOMEM, "no memory for the KV cache");
     c->b = b;
     c->n_pair = PAIRS;
-    c->n_kv = kv_types(b, g, dim, NULL);
+    struct pj_lower_opt lo = lower_opt(b, dim);
+    c->n_kv = pj_state_arrays(g, &lo, NULL, NULL, &c->n_block);
     size_t n = (size_t)c->n_kv + 2;
     c->type = sy_new_array(b->env, n, sizeof *c->type);
     c->buffer = sy_new_array(b->env, n * (size_t)b->n_rank, sizeof *c->buffer);
@@ -320,15 +311,15 @@ static sy_status allocate_kv_cache(struct sy_backend *b, const struct sy_graph *
     sy_status st = ok ? SY_OK : sy_fail(err, SY_ENOMEM, "no memory for the KV cache");
     if (!st) st = lists_new(b->env, &c->io, b->n_rank, c->n_kv + 2, c->n_kv + 1, err);
     if (!st && c->n_kv) {
-        (void)kv_types(b, g, dim, c->type);
-        c->block_type = PJ_TYPE(c->type[0].elem, pj_block_count(c->type, c->n_kv));
+        (void)pj_state_arrays(g, &lo, c->type, NULL, &c->n_block);
+        c->block_type = PJ_TYPE(c->type[0].elem, pj_block_count(c->type, c->n_block));
         st = compile_moves(c, err);
         if (!st) st = run_move(c, PJ_MOVE_ZERO, 0, err);
-        if (!st) take_arrays(c, &c->io);
+        if (!st) take_arrays(c, &c->io, c->n_kv);
     }
     if (st) {
         free_kv_cache(c);
-        return sy_while(err, st, "KV cache of %d blocks", dim.n_block);
+        return sy_while(err, st, "KV cache of %d blocks and %d slots", dim.n_block, dim.n_slot);
     }
     *out = c;
     return SY_OK;
@@ -350,10 +341,10 @@ static void copy_blocks(struct sy_backend *b, struct sy_kv_cache *c, const struc
             c->pair[2 * i] = at + i < n ? copy[at + i].from : 0;
             c->pair[2 * i + 1] = at + i < n ? copy[at + i].to : 0;
         }
-        st = give_all(b, &c->io, c->n_kv, &t, c->pair, &err);
-        if (!st) st = run_move(c, PJ_MOVE_COPY, c->n_kv + 1, &err);
-        if (!st) take_arrays(c, &c->io);
-        drop_all(b, &c->io, c->n_kv);
+        st = give_all(b, &c->io, c->n_block, &t, c->pair, &err);
+        if (!st) st = run_move(c, PJ_MOVE_COPY, c->n_block + 1, &err);
+        if (!st) take_arrays(c, &c->io, c->n_block);
+        drop_all(b, &c->io, c->n_block);
     }
     note(b, st, &err);
 }
@@ -363,12 +354,12 @@ static void save_block(struct sy_backend *b, struct sy_kv_cache *c, int32_t bloc
     struct pj_type t = PJ_TYPE(PJ_I32, 1);
     struct sy_err err = {0};
     size_t n = (size_t)pj_type_bytes(&c->block_type);
-    sy_status st = give_all(b, &c->io, c->n_kv, &t, &block, &err);
-    if (!st) st = run_move(c, PJ_MOVE_SAVE, c->n_kv + 1, &err);
+    sy_status st = give_all(b, &c->io, c->n_block, &t, &block, &err);
+    if (!st) st = run_move(c, PJ_MOVE_SAVE, c->n_block + 1, &err);
     for (int r = 0; r < b->n_rank && !st; r++)
         st = pj_download(&b->client, c->io.outs[r][0], (char *)host + (size_t)r * n, n, &err);
     for (int r = 0; r < b->n_rank; r++) pj_buffers_free(b, c->io.outs[r], 1);
-    drop_all(b, &c->io, c->n_kv);
+    drop_all(b, &c->io, c->n_block);
     note(b, st, &err);
 }
 
@@ -377,14 +368,14 @@ static void restore_block(struct sy_backend *b, struct sy_kv_cache *c, int32_t b
     struct pj_type t = PJ_TYPE(PJ_I32, 1);
     struct sy_err err = {0};
     size_t n = (size_t)pj_type_bytes(&c->block_type);
-    sy_status st = give_all(b, &c->io, c->n_kv, &t, &block, &err);
+    sy_status st = give_all(b, &c->io, c->n_block, &t, &block, &err);
     for (int r = 0; r < b->n_rank && !st; r++)
         st = pj_upload(&b->client, r, &c->block_type, (const char *)host + (size_t)r * n,
-                       &c->io.arg[r * c->io.n_arg + c->n_kv + 1], &err);
-    if (!st) st = run_move(c, PJ_MOVE_RESTORE, c->n_kv + 2, &err);
-    if (!st) take_arrays(c, &c->io);
-    drop_all(b, &c->io, c->n_kv);
-    drop_all(b, &c->io, c->n_kv + 1);
+                       &c->io.arg[r * c->io.n_arg + c->n_block + 1], &err);
+    if (!st) st = run_move(c, PJ_MOVE_RESTORE, c->n_block + 2, &err);
+    if (!st) take_arrays(c, &c->io, c->n_block);
+    drop_all(b, &c->io, c->n_block);
+    drop_all(b, &c->io, c->n_block + 1);
     note(b, st, &err);
 }
 
@@ -401,7 +392,7 @@ static sy_status run_step(struct sy_backend *b, struct sy_program *p, struct sy_
         memcpy(l->arg + r * l->n_arg + 1, c->buffer + r * c->n_kv, (size_t)c->n_kv * sizeof *l->arg);
     if (!st) st = pj_execute(&b->client, p->executable, l->n_rank, l->args, (size_t)l->n_arg, l->outs, err);
     drop_all(b, l, 0);
-    if (!st) take_arrays(c, l);
+    if (!st) take_arrays(c, l, c->n_kv);
     return st;
 }
 
@@ -452,6 +443,7 @@ const struct sy_backend_ops sy_backend_pjrt = {
     .save_block = save_block,
     .restore_block = restore_block,
     .kv_block_bytes = kv_block_bytes,
+    .slot_bytes = slot_bytes,
     .forward = forward,
     .wait = wait_result,
     .weights_free = pj_weights_free,

@@ -19,24 +19,34 @@ void pj_buffers_free(struct sy_backend *, void **buffer, int n); /* those that a
 /* ---- weights ------------------------------------------------------------------------------------------------ */
 
 enum pj_wkind {
-    PJ_DENSE,  /* numbers */
-    PJ_AFFINE, /* small integers, a scale (and a minimum) for each `group` of a row's: as in quant.h */
+    PJ_DENSE, /* numbers */
+    PJ_CODED, /* codes, mostly with a scale (and a minimum) for each `group` of a row's: as in quant.h */
+};
+enum pj_coding {               /* what a code stands for */
+               PJ_CODE_INT,  /* itself */
+               PJ_CODE_E2M1, /* a float of 4 bits */
+               PJ_CODE_E4M3, /* of 8 bits */
+               PJ_CODE_E5M2,
+               PJ_CODE_BOOK, /* one of 16 numbers */
 };
 struct pj_wseg { /* rows of a joined matrix that lie alike; arguments arg (data), arg+1 (scale), arg+2 (minimum) */
     enum pj_wkind kind;
     int64_t rows, cols;
-    int group, zero;
-    bool has_min;
+    enum pj_coding code;
+    int64_t group;
+    bool has_scale, has_min;
     bool by_in;        /* a rank's share is some of the columns, else of the rows */
     bool dense, exact; /* numbers whatever the format; f32 whatever the compute type */
     int32_t n_rank, unit;
+    struct sy_regroup regroup;
     int arg, part0, n_part; /* parts of the joined name */
     const struct sy_quant *format;
 };
 struct pj_wentry {
     const char *name;
     int64_t rows, cols;
-    bool plus_one;
+    enum sy_wmap map; /* of a vector, as the next */
+    int32_t repeat;
     int32_t n_rank, unit;
     struct pj_wseg *seg; /* as a matrix or a table; NULL: used as neither */
     int n_seg;
@@ -68,26 +78,31 @@ const struct pj_wentry *pj_weight(const struct sy_weights *, const char *name); 
 /* ---- lowering ------------------------------------------------------------------------------------------------- */
 
 struct pj_lower_opt {
-    enum sy_compute compute; /* F32 or BF16: operands of the matrix products; sums are f32 */
-    enum pj_elem kv_elem;
+    enum sy_compute compute;          /* F32 or BF16: operands of the matrix products; sums are f32 */
+    enum pj_elem kv_elem, state_elem; /* of blocks; of SCAN's matrices */
     struct sy_cache_dim cache;
     int32_t n_rank; /* devices that run the program, each with its own share of weights and KV cache */
 };
-struct pj_results { /* results are the KV arrays, then these three */
-    int n_kv;       /* 2 for each ATTEND: keys, values */
+struct pj_results { /* results are the state's arrays, then these three */
+    int n_kv;
     int32_t n_out, n_vocab, d_model;
 };
-/* KV array i of a graph: keys (even) and values of its ATTEND number i / 2, [n_block, block_len, n_kv, d]. */
-struct pj_type pj_kv_type(const struct sy_node *attend, bool values, const struct pj_lower_opt *);
+/* The arrays of what a graph's sequences leave behind; returns how many. First those of blocks, [n_block, block_len,
+ * heads, d]: keys and values (which may be a part of the keys, and then have none) of each ATTEND that has its own,
+ * keys of each INDEX. Then those of slots: [n_slot, taps - 1, d] of each CONV, [n_slot, heads, d_key, d_val] of each
+ * SCAN. type, and first by STATE node, may be NULL. */
+int pj_state_arrays(const struct sy_graph *, const struct pj_lower_opt *, struct pj_type *type, int *first,
+                    int *n_block);
+double pj_state_bytes(const struct sy_graph *, const struct pj_lower_opt *, bool blocks); /* of them, or of slots */
 /* Refuses, by its name, an op that cannot be lowered. */
 SY_CHECK sy_status pj_lower_check(const struct sy_graph *, struct sy_err *);
-/* The program of one bucket: takes the step's int32 block, the KV arrays (donated), the weights. */
+/* The program of one bucket: takes the step's int32 block, the state's arrays (donated), the weights. */
 SY_CHECK sy_status pj_lower(const struct sy_env *, const struct sy_graph *, const struct sy_weights *,
                             const struct pj_lower_opt *, struct sy_buf *text, struct pj_results *, struct sy_err *);
 /* True where each sequence of the bucket has one token: attention needs no loop over pieces of prompts then. */
 static inline bool pj_is_decode(struct sy_shape s) { return s.tok == s.seq; }
-/* Programs that move blocks of all layers: copy (KV arrays, n pairs in order), save (KV arrays, block -> bytes),
- * restore (KV arrays, block, bytes); and one that makes arrays of zeros. */
+/* Programs that move blocks of all layers: copy (arrays of blocks, n pairs in order), save (arrays, block -> bytes),
+ * restore (arrays, block, bytes); and one that makes arrays of zeros. */
 enum pj_move { PJ_MOVE_ZERO, PJ_MOVE_COPY, PJ_MOVE_SAVE, PJ_MOVE_RESTORE, PJ_MOVE_COUNT };
 SY_CHECK sy_status pj_lower_move(const struct sy_env *, enum pj_move, const struct pj_type *kv, int n_kv,
                                  int32_t n_pair, int32_t n_rank, struct sy_buf *text, struct sy_err *);

@@ -16,6 +16,7 @@ static const struct elem {
     [PJ_PRED] = {"i1", 8, PJ_TYPE_PRED}, [PJ_I4] = {"i4", 4, PJ_TYPE_S4},        [PJ_U4] = {"ui4", 4, PJ_TYPE_U4},
     [PJ_I8] = {"i8", 8, PJ_TYPE_S8},     [PJ_U8] = {"ui8", 8, PJ_TYPE_U8},       [PJ_I32] = {"i32", 32, PJ_TYPE_S32},
     [PJ_F16] = {"f16", 16, PJ_TYPE_F16}, [PJ_BF16] = {"bf16", 16, PJ_TYPE_BF16}, [PJ_F32] = {"f32", 32, PJ_TYPE_F32},
+    [PJ_E2M1] = {"f4E2M1FN", 4, 0},      [PJ_E4M3] = {"f8E4M3FN", 8, 0},         [PJ_E5M2] = {"f8E5M2", 8, 0},
 };
 const char *pj_elem_name(enum pj_elem e) { return elems[e].name; }
 int pj_elem_bits(enum pj_elem e) { return elems[e].bits; }

@@ -5,7 +5,21 @@
 #include "backend/pjrt/api.h"
 #include "base/buf.h"
 
-enum pj_elem { PJ_PRED, PJ_I4, PJ_U4, PJ_I8, PJ_U8, PJ_I32, PJ_F16, PJ_BF16, PJ_F32, PJ_ELEM_COUNT };
+enum pj_elem {
+    PJ_PRED,
+    PJ_I4,
+    PJ_U4,
+    PJ_I8,
+    PJ_U8,
+    PJ_I32,
+    PJ_F16,
+    PJ_BF16,
+    PJ_F32,
+    PJ_E2M1, /* these three only inside programs: buffers hold them as integers */
+    PJ_E4M3,
+    PJ_E5M2,
+    PJ_ELEM_COUNT
+};
 enum { PJ_DIM_MAX = 6 };
 struct pj_type {
     enum pj_elem elem;

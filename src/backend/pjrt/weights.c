@@ -6,7 +6,7 @@
 #include "backend/pjrt/pjrt_int.h"
 #include "graph/shard.h"
 
-enum { USE_MATRIX = 1, USE_VECTOR = 2 };
+enum { USE_MATRIX = 1, USE_VECTOR = 2, GROUP_MIN = 16 };
 
 struct planner {
     const struct sy_env *env;
@@ -25,7 +25,7 @@ static unsigned uses_of(const struct sy_node *node, uint32_t n, uint32_t id)
         for (size_t k = 0; k < SY_COUNT(node[i].in); k++) {
             if (node[i].in[k].id != id) continue;
             bool matrix = (node[i].op == SY_OP_LINEAR && k == 1) || node[i].op == SY_OP_EMBED ||
-                          (node[i].op == SY_OP_EXPERTS && (k == 2 || k == 3));
+                          node[i].op == SY_OP_HEADS || (node[i].op == SY_OP_EXPERTS && (k == 2 || k == 3));
             u |= matrix ? USE_MATRIX : USE_VECTOR;
         }
     return u;
@@ -61,44 +61,71 @@ static int new_arg(struct planner *p, struct pj_type t)
     return p->w->n_arg++;
 }
 
-/* The integers' type; false: they stay no integers on the device. */
-static bool code_elem(const struct sy_affine *a, enum pj_elem *e)
+/* The type of integer codes. */
+static enum pj_elem integer_elem(const struct sy_affine *a)
 {
-    if (a->bits == 0) return false;
     int lo = -a->zero, hi = (1 << a->bits) - 1 - a->zero;
-    if (a->codebook) lo = hi = 127; /* any 8-bit value */
-    if (lo >= -8 && hi <= 7) *e = PJ_I4;
-    else if (lo >= 0 && hi <= 15) *e = PJ_U4;
-    else if (lo >= 0 && hi > 127) *e = PJ_U8;
-    else *e = PJ_I8;
+    if (lo >= -8 && hi <= 7) return PJ_I4;
+    if (lo >= 0) return hi <= 15 ? PJ_U4 : hi > 127 ? PJ_U8 : PJ_I8;
+    return PJ_I8;
+}
+
+static int64_t common(int64_t a, int64_t b) /* greatest common divisor */
+{
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* Codes and their type, from how the format has its numbers; false: it has no codes, or rows are no whole groups. A
+ * rank's columns are whole groups, or it gets numbers. */
+static bool plan_codes(struct pj_wseg *s, enum pj_elem *e)
+{
+    const struct sy_quant *q = s->format;
+    const struct sy_affine *a = &q->affine;
+    if (q->f8 != SY_F8_NONE) {
+        *e = PJ_U8;
+        s->code = q->f8 == SY_F8_E4M3 ? PJ_CODE_E4M3 : PJ_CODE_E5M2;
+        s->has_scale = q->f8_group > 0;
+        s->group = s->cols;
+        bool one_group = !s->has_scale || q->f8_group >= s->cols * (s->by_in ? s->n_rank : 1);
+        if (!one_group) s->group = common(s->cols, q->f8_group);
+        return one_group || s->group >= GROUP_MIN;
+    }
+    if (a->bits == 0 || s->cols % a->group) return false;
+    *e = a->e2m1 || a->codebook ? PJ_U4 : integer_elem(a);
+    s->code = a->e2m1 ? PJ_CODE_E2M1 : a->codebook ? PJ_CODE_BOOK : PJ_CODE_INT;
+    s->group = a->group;
+    s->has_scale = true;
+    s->has_min = a->has_min;
     return true;
 }
 
 static void seg_args(struct planner *p, struct pj_wseg *s)
 {
-    enum pj_elem e;
-    const struct sy_affine *a = &s->format->affine;
-    /* A rank's columns are whole groups, or it gets numbers. */
-    if (s->dense || !code_elem(a, &e) || s->cols % a->group) {
+    enum pj_elem e = PJ_F32;
+    if (s->dense || !plan_codes(s, &e)) {
         bool f32 = s->exact || p->opt.compute == SY_COMPUTE_F32;
         s->kind = PJ_DENSE;
         s->arg = new_arg(p, PJ_TYPE(f32 ? PJ_F32 : PJ_BF16, s->rows, s->cols));
         return;
     }
-    s->kind = PJ_AFFINE;
-    s->group = a->group;
-    s->zero = a->zero;
-    s->has_min = a->has_min;
+    s->kind = PJ_CODED;
     s->arg = new_arg(p, PJ_TYPE(e, s->rows, s->cols));
-    (void)new_arg(p, PJ_TYPE(PJ_F32, s->rows, s->cols / s->group));
+    if (s->has_scale) (void)new_arg(p, PJ_TYPE(PJ_F32, s->rows, s->cols / s->group));
     if (s->has_min) (void)new_arg(p, PJ_TYPE(PJ_F32, s->rows, s->cols / s->group));
 }
+
+static int seg_n_arg(const struct pj_wseg *s) { return s->kind == PJ_DENSE ? 1 : 1 + s->has_scale + s->has_min; }
 
 static bool alike(const struct sy_quant *a, const struct sy_quant *b)
 {
     const struct sy_affine *p = &a->affine, *q = &b->affine;
     return p->bits == q->bits && p->group == q->group && p->zero == q->zero && p->has_min == q->has_min &&
-           p->codebook == q->codebook;
+           p->codebook == q->codebook && p->e2m1 == q->e2m1 && a->f8 == b->f8 && a->f8_group == b->f8_group;
 }
 
 /* What a node says of a rank's share. */
@@ -109,6 +136,7 @@ static struct pj_wseg share(const struct sy_node *n)
                             .n_rank = n_rank,
                             .unit = n->attr.weight.unit > 1 ? n->attr.weight.unit : 1,
                             .exact = n->attr.weight.exact,
+                            .regroup = n->attr.weight.regroup,
                             .by_in = n_rank > 1 && n->attr.weight.split == SY_BY_IN};
 }
 
@@ -175,8 +203,11 @@ static sy_status plan_entry(struct planner *p, const struct sy_node *node, uint3
 {
     const struct sy_node *n = &node[id];
     struct pj_wentry *e = &p->w->entry[p->w->n_entry++];
-    *e = (struct pj_wentry){
-        .rows = n->dim[0], .cols = n->dim[1], .plus_one = n->attr.weight.map == SY_PLUS_ONE, .vec = -1};
+    *e = (struct pj_wentry){.rows = n->dim[0],
+                            .cols = n->dim[1],
+                            .map = n->attr.weight.map,
+                            .repeat = n->attr.weight.repeat > 0 ? n->attr.weight.repeat : 1,
+                            .vec = -1};
     struct pj_wseg one = share(n);
     e->n_rank = one.n_rank;
     e->unit = one.unit;
@@ -194,8 +225,8 @@ static void count_entry(struct sy_weights *w, const char *name, double share)
 {
     const struct pj_wentry *e = pj_weight(w, name);
     for (int s = 0; s < e->n_seg; s++) {
-        int n = e->seg[s].kind == PJ_DENSE ? 1 : e->seg[s].has_min ? 3 : 2;
-        for (int k = 0; k < n; k++) w->bytes_step += share * pj_type_device_bytes(&w->type[e->seg[s].arg + k]);
+        for (int k = 0; k < seg_n_arg(&e->seg[s]); k++)
+            w->bytes_step += share * pj_type_device_bytes(&w->type[e->seg[s].arg + k]);
     }
 }
 
@@ -203,7 +234,7 @@ static void count_step(struct sy_weights *w, const struct sy_node *node, uint32_
 {
     for (uint32_t i = 1; i < n_node; i++) {
         const struct sy_moe_dim *d = &node[i].attr.moe;
-        if (node[i].op == SY_OP_LINEAR) count_entry(w, node[node[i].in[1].id].name, 1);
+        if (node[i].op == SY_OP_LINEAR || node[i].op == SY_OP_HEADS) count_entry(w, node[node[i].in[1].id].name, 1);
         for (int k = 2; k < 4 && node[i].op == SY_OP_EXPERTS; k++)
             count_entry(w, node[node[i].in[k].id].name, (double)d->n_used / d->n_expert);
     }
@@ -293,7 +324,7 @@ static void dense_part(struct loader *l, const struct pj_wseg *s, const struct s
     bool f32 = l->w->type[s->arg].elem == PJ_F32;
     for (int64_t r = 0; r < part_rows(s, t->dim[0]); r++) {
         size_t at = (size_t)((row + r) * s->cols);
-        sy_tensor_floats(t, first + r, l->row);
+        sy_tensor_floats(t, sy_regroup_row(&s->regroup, first + r), l->row);
         float *x = (float *)(void *)l->stage[0] + at;
         uint16_t *half = (uint16_t *)(void *)l->stage[0] + at;
         if (f32) memcpy(x, l->row + col, (size_t)s->cols * sizeof *x);
@@ -301,17 +332,34 @@ static void dense_part(struct loader *l, const struct pj_wseg *s, const struct s
     }
 }
 
-static void affine_part(struct loader *l, const struct pj_wseg *s, const struct sy_tensor *t, int64_t row)
+/* What is stored for each code byte of the format. */
+static void code_table(const struct pj_wseg *s, uint8_t to[256])
 {
-    int64_t n_group = s->cols / s->group;
+    static const int8_t twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}; /* e2m1 by its bits */
+    const int8_t *book = s->code == PJ_CODE_E2M1 ? twice : s->format->affine.codebook;
+    for (int i = 0; i < 256; i++) to[i] = (uint8_t)(i - s->format->affine.zero);
+    if (s->code == PJ_CODE_E4M3 || s->code == PJ_CODE_E5M2 || s->code == PJ_CODE_INT) return;
+    for (int i = 15; i >= 0; i--) to[(uint8_t)(book[i] + s->format->affine.zero)] = (uint8_t)i;
+}
+
+static void coded_part(struct loader *l, const struct pj_wseg *s, const struct sy_tensor *t, int64_t row)
+{
+    int64_t n_group = s->cols / s->group, stored = s->format->f8_group ? s->format->f8_group : s->group;
     int64_t first = part_first(s, t->dim[0], l->rank), col = s->by_in ? l->rank * s->cols : 0;
+    float by = s->code == PJ_CODE_E2M1 ? 2 : 1; /* codes there are twice the numbers */
+    uint8_t to[256];
+    code_table(s, to);
     for (int64_t r = 0; r < part_rows(s, t->dim[0]); r++) {
         unsigned char *code = l->stage[0] + (row + r) * s->cols;
-        size_t group = (size_t)((row + r) * n_group), n = (size_t)n_group * sizeof(float);
-        sy_tensor_codes(t, first + r, l->code, l->scale, s->has_min ? l->min : NULL);
-        for (int64_t i = 0; i < s->cols; i++) code[i] = (unsigned char)(l->code[col + i] - s->zero);
-        memcpy((float *)(void *)l->stage[1] + group, l->scale + col / s->group, n);
-        if (s->has_min) memcpy((float *)(void *)l->stage[2] + group, l->min + col / s->group, n);
+        int64_t group = (row + r) * n_group;
+        int64_t from = sy_regroup_row(&s->regroup, first + r);
+        if (s->format->f8) sy_tensor_f8(t, from, l->code, l->scale);
+        else sy_tensor_codes(t, from, l->code, l->scale, s->has_min ? l->min : NULL);
+        for (int64_t i = 0; i < s->cols; i++) code[i] = to[l->code[col + i]];
+        float *scale = (float *)(void *)l->stage[1], *min = (float *)(void *)l->stage[2];
+        for (int64_t i = 0; i < n_group && s->has_scale; i++)
+            scale[group + i] = by * l->scale[(col + i * s->group) / stored];
+        for (int64_t i = 0; i < n_group && s->has_min; i++) min[group + i] = l->min[col / s->group + i];
     }
 }
 
@@ -356,7 +404,7 @@ static sy_status upload(struct loader *l, int arg, const void *data)
 static sy_status load_seg(struct loader *l, const struct pj_wentry *e, const struct pj_wseg *s)
 {
     char name[300];
-    int n_arg = s->kind == PJ_DENSE ? 1 : s->has_min ? 3 : 2;
+    int n_arg = seg_n_arg(s);
     sy_status st = new_stage(l, e, s, n_arg);
     for (l->rank = 0; !st && l->rank < l->w->n_rank; l->rank++) {
         int64_t row = 0;
@@ -365,7 +413,7 @@ static sy_status load_seg(struct loader *l, const struct pj_wentry *e, const str
             const struct sy_tensor *t = tensor(l, name);
             if (!t) st = l->err->code;
             else if (s->kind == PJ_DENSE) dense_part(l, s, t, row);
-            else affine_part(l, s, t, row);
+            else coded_part(l, s, t, row);
             if (!st) row += part_rows(s, t->dim[0]);
         }
         for (int k = 0; !st && k < n_arg; k++) st = upload(l, s->arg + k, l->stage[k]);
@@ -374,36 +422,38 @@ static sy_status load_seg(struct loader *l, const struct pj_wentry *e, const str
     return st;
 }
 
+/* The rank's columns of one part; *at: where they begin. */
+static sy_status vector_part(struct loader *l, const struct pj_wentry *e, const struct sy_tensor *t, float *raw,
+                             float *vec, int64_t *at)
+{
+    struct pj_wseg one = {.n_rank = e->n_rank, .unit = e->unit};
+    int64_t d = sy_tensor_flat_len(t), whole = d * e->repeat, mine = part_rows(&one, whole);
+    if (d == 0 || mine > e->cols - *at || whole > e->cols * e->n_rank || d % t->format->block_len)
+        return wrong_shape(t, 1, (e->cols - *at) / e->repeat, l->err);
+    int64_t cols = t->dim[t->n_dim - 1], first = part_first(&one, whole, l->rank);
+    for (int64_t r = 0; r < d / cols; r++) sy_tensor_floats(t, r, raw + r * cols);
+    for (int64_t k = 0; k < mine; k++) {
+        int64_t i = (first + k) / e->repeat;
+        vec[*at + k] = sy_weight_value(e->map, t, raw[t->n_dim > 1 ? i : sy_tensor_row(t, i)]);
+    }
+    *at += mine;
+    return SY_OK;
+}
+
 static sy_status load_vector(struct loader *l, const struct pj_wentry *e)
 {
     char name[300];
-    size_t whole = (size_t)e->cols * (size_t)e->n_rank; /* of any part at most */
     float *vec = sy_new_array(l->b->env, (size_t)e->cols, sizeof *vec);
-    float *raw = sy_new_array(l->b->env, whole, sizeof *raw);
-    struct pj_wseg one = {.n_rank = e->n_rank, .unit = e->unit};
+    float *raw = sy_new_array(l->b->env, (size_t)e->cols * (size_t)e->n_rank, sizeof *raw); /* any part at most */
     sy_status st = vec && raw ? SY_OK : sy_fail(l->err, SY_ENOMEM, "no memory to load '%s'", e->name);
     int64_t at = 0;
     for (int i = 0; !st && sy_weight_part(e->name, i, name, sizeof name); i++) {
         const struct sy_tensor *t = tensor(l, name);
-        if (!t) {
-            st = l->err->code;
-            break;
-        }
-        int64_t d = t->n_dim == 2 ? t->dim[1] : t->dim[0];
-        int64_t mine = part_rows(&one, d), first = part_first(&one, d, l->rank);
-        bool flat = t->n_dim == 1 || (t->n_dim == 2 && t->dim[0] == 1);
-        if (!flat || mine > e->cols - at || (size_t)d > whole || d % t->format->block_len) {
-            st = wrong_shape(t, 1, e->cols - at, l->err);
-            break;
-        }
-        sy_tensor_floats(t, 0, raw);
-        float offset = e->plus_one && !t->norm_plus_one ? 1 : 0;
-        for (int64_t k = 0; k < mine; k++) vec[at + k] = raw[sy_tensor_row(t, first + k)] + offset;
-        at += mine;
+        st = t ? vector_part(l, e, t, raw, vec, &at) : l->err->code;
     }
     if (!st && at != e->cols)
-        st = sy_fail(l->err, SY_ESHAPE, "'%s': expected %lld values, found %lld", e->name, (long long)e->cols,
-                     (long long)at);
+        st = sy_fail(l->err, SY_ESHAPE, "'%s': expected %lld values, found %lld", e->name,
+                     (long long)(e->cols / e->repeat), (long long)(at / e->repeat));
     if (!st) st = upload(l, e->vec, vec);
     sy_delete(l->b->env, vec);
     sy_delete(l->b->env, raw);

@@ -70,7 +70,7 @@ static sy_status bind(struct sy_arena *a, const struct sy_scheme_conf *c, struct
     p->group = 32;
     p->format.row = row;
     p->format.row_codes = row_codes;
-    sy_parts_affine(p, "mxfp4", (struct sy_affine){.bits = 8, .zero = 128});
+    sy_parts_affine(p, "mxfp4", (struct sy_affine){.bits = 8, .zero = 128, .e2m1 = true});
     return SY_OK;
 }
 

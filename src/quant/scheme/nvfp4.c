@@ -60,7 +60,7 @@ static sy_status bind(struct sy_arena *a, const struct sy_scheme_conf *c, struct
         return sy_fail(err, SY_EFORMAT, "tensor '%s': expected a positive number, found %g", whole->name, (double)v);
     p->format.row = row;
     p->format.row_codes = row_codes;
-    sy_parts_affine(p, "nvfp4", (struct sy_affine){.bits = 8, .zero = 128, .unit = p->scale});
+    sy_parts_affine(p, "nvfp4", (struct sy_affine){.bits = 8, .zero = 128, .e2m1 = true, .unit = p->scale});
     return SY_OK;
 }
 

@@ -51,6 +51,12 @@ static void row_codes(const struct sy_parts *p, int64_t r, uint8_t *code, float 
         scale[g] = scale_at(p, r, g * p->format.affine.group);
 }
 
+static void row_f8(const struct sy_parts *p, int64_t r, uint8_t *code, float *scale)
+{
+    memcpy(code, p->part[CODES].at + r * p->cols, (size_t)p->cols);
+    for (int64_t i = 0; i < p->cols; i += p->group) scale[i / p->group] = scale_at(p, r, i);
+}
+
 /* The scales' shape tells what shares one; the config must agree where it says. */
 static sy_status read_grid(const struct sy_scheme_conf *c, struct sy_parts *p, struct sy_err *err)
 {
@@ -109,7 +115,12 @@ static sy_status bind(struct sy_arena *a, const struct sy_scheme_conf *c, struct
                                   .gguf_type = -1,
                                   .block_len = 1,
                                   .row = row};
-    if (is_float) return SY_OK;
+    if (is_float) {
+        p->format.f8 = w->type == SY_PART_E4M3 ? SY_F8_E4M3 : SY_F8_E5M2;
+        p->format.f8_group = p->group;
+        p->format.row_f8 = row_f8;
+        return SY_OK;
+    }
     p->format.row_codes = row_codes;
     sy_parts_affine(p, "int8 scaled", (struct sy_affine){.bits = 8, .zero = 128});
     return SY_OK;

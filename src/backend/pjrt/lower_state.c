@@ -1,0 +1,164 @@
+/* lower_state.c - what sequences leave behind as arrays of the device, how the tokens of a step belong to them, and
+ * the loop over pieces of them. */
+#include "backend/pjrt/lower_int.h"
+
+/* ---- arrays ------------------------------------------------------------------------------------------------------
+ */
+
+/* The arrays that a node owns; blocks: they are blocks, else slots. */
+static int arrays_of(const struct sy_node *node, const struct sy_node *n, const struct pj_lower_opt *o, bool blocks,
+                     struct pj_type t[2])
+{
+    const struct sy_cache_dim *c = &o->cache;
+    const struct sy_attn_dim *a = &n->attr.attn;
+    const struct sy_scan_dim *s = &n->attr.scan;
+    switch (n->op) {
+    case SY_OP_ATTEND:
+        if (!blocks || !n->in[1].id) return 0; /* without keys of its own: another layer's */
+        t[0] = PJ_TYPE(o->kv_elem, c->n_block, c->block_len, a->n_kv, a->d_key);
+        if (a->shared) return 1;
+        t[1] = PJ_TYPE(o->kv_elem, c->n_block, c->block_len, a->n_kv, a->d_val);
+        return 2;
+    case SY_OP_INDEX: t[0] = PJ_TYPE(o->kv_elem, c->n_block, c->block_len, 1, n->attr.index.d); return blocks;
+    case SY_OP_CONV:
+        t[0] = PJ_TYPE(PJ_F32, c->n_slot, node[n->in[3].id].attr.state.elems / n->dim[1], n->dim[1]);
+        return !blocks;
+    case SY_OP_SCAN: t[0] = PJ_TYPE(o->state_elem, c->n_slot, s->n_val, s->d_key, s->d_val); return !blocks;
+    default: return 0;
+    }
+}
+
+/* The operand that is the node's STATE. */
+static sy_val state_operand(const struct sy_node *n) { return n->in[n->op == SY_OP_SCAN ? 5 : 3]; }
+
+int pj_state_arrays(const struct sy_graph *g, const struct pj_lower_opt *o, struct pj_type *type, int *first,
+                    int *n_block)
+{
+    uint32_t n_node;
+    const struct sy_node *node = sy_graph_nodes(g, &n_node);
+    int n = 0;
+    for (int blocks = 1; blocks >= 0; blocks--) {
+        for (uint32_t i = 1; i < n_node; i++) {
+            struct pj_type t[2];
+            int own = arrays_of(node, &node[i], o, blocks == 1, t);
+            if (own && first) first[state_operand(&node[i]).id] = n;
+            for (int k = 0; k < own; k++, n++)
+                if (type) type[n] = t[k];
+        }
+        if (blocks) *n_block = n;
+    }
+    return n;
+}
+
+double pj_state_bytes(const struct sy_graph *g, const struct pj_lower_opt *o, bool blocks)
+{
+    uint32_t n_node;
+    const struct sy_node *node = sy_graph_nodes(g, &n_node);
+    double sum = 0;
+    for (uint32_t i = 1; i < n_node; i++) {
+        struct pj_type t[2];
+        int own = arrays_of(node, &node[i], o, blocks, t);
+        for (int k = 0; k < own; k++) sum += pj_type_device_bytes(&t[k]);
+    }
+    return sum;
+}
+
+int *lower_state(struct lower *l, const struct sy_node *n) { return &l->kv[l->first[state_operand(n).id]]; }
+
+/* ---- tokens and the entries they belong to -----------------------------------------------------------------------
+ */
+
+int lower_entry_of_token(struct lower *l)
+{
+    struct pj_hlo *h = &l->h;
+    if (l->entry_of_token >= 0) return l->entry_of_token;
+    struct pj_type each = PJ_TYPE(PJ_I32, l->shape.tok, l->shape.seq);
+    int start = pj_slice(h, lower_field(l, SY_START), 0, 0, l->shape.seq);
+    int begun = pj_compare(h, "LE", PJ_BROADCAST(h, start, each, 1), pj_iota(h, each, 0));
+    int n = pj_reduce(h, "add", pj_convert(h, begun, PJ_I32), 1, 0);
+    return l->entry_of_token = pj_binary(h, "subtract", n, pj_splat(h, 1, n));
+}
+
+/* ---- pieces ------------------------------------------------------------------------------------------------------
+ */
+
+int lower_scalar_at(struct pj_hlo *h, int vec, int at)
+{
+    return pj_reshape(h, pj_dynamic_slice(h, vec, 0, at, 1), 0, NULL);
+}
+
+void lower_pieces(struct lower *l, struct pieces *p, int64_t n_tok, const int *carry, int n_carry)
+{
+    struct pj_hlo *h = &l->h;
+    int init[PJ_LOOP_MAX], start = lower_field(l, SY_START);
+    sy_assert(n_carry + 2 <= PJ_LOOP_MAX);
+    int total = pj_reshape(h, pj_slice(h, start, 0, l->shape.seq, l->shape.seq + 1), 0, NULL);
+    p->one = pj_const(h, pj_scalar(PJ_I32), 1);
+    int many = pj_const(h, pj_scalar(PJ_I32), (double)n_tok);
+    init[0] = init[1] = pj_const(h, pj_scalar(PJ_I32), 0);
+    for (int i = 0; i < n_carry; i++) init[2 + i] = carry[i];
+    pj_while(h, &p->loop, init, 2 + n_carry);
+    pj_while_do(h, &p->loop, pj_compare(h, "LT", p->loop.var[0], total));
+    p->at = p->loop.var[0];
+    p->entry = p->loop.var[1];
+    for (int i = 0; i < n_carry; i++) p->carry[i] = p->loop.var[2 + i];
+    p->begin = lower_scalar_at(h, start, p->entry);
+    p->end = lower_scalar_at(h, start, pj_binary(h, "add", p->entry, p->one));
+    p->next = pj_binary(h, "minimum", p->end, pj_binary(h, "add", p->at, many));
+}
+
+void lower_pieces_end(struct lower *l, struct pieces *p, const int *carry)
+{
+    struct pj_hlo *h = &l->h;
+    int next[PJ_LOOP_MAX], n = p->loop.n;
+    int done = pj_compare(h, "GE", p->next, p->end);
+    next[0] = p->next;
+    next[1] = pj_select(h, done, pj_binary(h, "add", p->entry, p->one), p->entry);
+    for (int i = 2; i < n; i++) next[i] = carry[i - 2];
+    pj_while_end(h, &p->loop, next);
+    for (int i = 2; i < n; i++) p->carry[i - 2] = p->loop.var[i];
+}
+
+/* ---- the cache of blocks -----------------------------------------------------------------------------------------
+ */
+
+int lower_write_rows(struct lower *l, int array, int x)
+{
+    struct pj_hlo *h = &l->h;
+    struct pj_type t = *pj_type_of(h, array);
+    int flat = PJ_RESHAPE(h, array, t.dim[0] * t.dim[1], t.dim[2], t.dim[3]);
+    int update = pj_convert(h, PJ_RESHAPE(h, x, l->shape.tok, t.dim[2], t.dim[3]), t.elem);
+    return pj_reshape(h, pj_scatter(h, flat, lower_field(l, SY_ROW), update), 4, t.dim);
+}
+
+enum pj_elem lower_kv_elem(const struct lower *l)
+{
+    return l->opt.compute == SY_COMPUTE_BF16 && l->opt.kv_elem == PJ_BF16 ? PJ_BF16 : PJ_F32;
+}
+
+struct runs lower_runs(struct lower *l, int64_t run_keys)
+{
+    int64_t blocks = l->shape.block;
+    struct runs r = {.run = run_keys / l->opt.cache.block_len};
+    if (r.run < 1) r.run = 1;
+    if (r.run > blocks) r.run = blocks;
+    r.n_run = (blocks + r.run - 1) / r.run;
+    r.table = PJ_RESHAPE(&l->h, lower_field(l, SY_BLOCK_TABLE), l->shape.seq, blocks);
+    int64_t more = r.n_run * r.run - blocks;
+    if (more) r.table = pj_pad_after(&l->h, r.table, 1, more); /* block 0, past every context */
+    return r;
+}
+
+int lower_fetch(struct lower *l, int array, int blocks, enum pj_elem elem)
+{
+    struct pj_hlo *h = &l->h;
+    struct pj_type t = *pj_type_of(h, array), at = *pj_type_of(h, blocks);
+    int x = pj_gather(h, array, blocks);
+    return pj_convert(h, PJ_RESHAPE(h, x, at.dim[0], at.dim[1] * t.dim[1], t.dim[2], t.dim[3]), elem);
+}
+
+int lower_run_of(struct lower *l, const struct runs *r, int pos)
+{
+    double keys = (double)(r->run * l->opt.cache.block_len);
+    return pj_binary(&l->h, "divide", pos, pj_const(&l->h, pj_scalar(PJ_I32), keys));
+}
