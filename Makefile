@@ -146,7 +146,7 @@ unit  = $(patsubst test/unit/%.c,$(1)/test/unit/%,$(2))
 SAN_ENV := ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
            TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 
-.PHONY: test-programs check check-unit check-e2e check-san check-tsan check-alloc check-clang check-generic check-arm \
+.PHONY: test-programs check check-unit check-e2e check-pjrt check-san check-tsan check-alloc check-clang check-generic check-arm \
         check-docs fuzz fuzz-programs tidy
 test-programs: $(O)/systole $(UNIT_BIN)
 check:
@@ -157,9 +157,12 @@ check-unit: $(UNIT_BIN)
 	@tools/check.sh $(O)/log $(UNIT_BIN)
 check-e2e: $(O)/systole
 	@SYSTOLE=$(O)/systole tools/check.sh $(O)/log $(E2E)
+# All golden models through a PJRT plugin; check-e2e takes one for each kind of layer.
+check-pjrt: $(O)/systole
+	@PJRT_EVERY=1 TEST_SECONDS=$${TEST_SECONDS:-3000} SYSTOLE=$(O)/systole tools/check.sh $(O)/log test/e2e/pjrt_models.py
 # The same tests under AddressSanitizer and UBSan; those that drive threads under ThreadSanitizer.
 SLOW     = TEST_SECONDS=$${TEST_SECONDS:-900} SOAK_SECONDS=20
-SAN_E2E := $(filter-out $(addprefix test/e2e/,docs.sh pjrt.py real.py serve_openai.py serve_schema.py),$(E2E))
+SAN_E2E := $(filter-out $(addprefix test/e2e/,docs.sh pjrt.py pjrt_models.py real.py serve_openai.py serve_schema.py),$(E2E))
 check-san:
 	@$(SUB) MODE=san O=build/san test-programs
 	@$(SAN_ENV) $(SLOW) SYSTOLE=build/san/systole SYSTOLE_TEST_SLOWER=10 \

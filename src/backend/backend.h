@@ -33,6 +33,7 @@ struct sy_backend_opt {
     int32_t n_rank;        /* devices that share the model by tensor parallelism; 0: 1 */
     const char *cache_dir; /* folder for compiled programs, or NULL; outlives the backend */
     enum sy_state_dtype state_dtype;
+    bool attend_bf16; /* attention's scores and sums in bf16, not f32 */
     bool no_huge_pages;
     void (*progress)(void *ctx, double done); /* loading, 0..1; NULL: none */
     void *progress_ctx;

@@ -8,6 +8,9 @@
 #include "model/model.h"
 
 static const char *const fixtures[] = {"llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma3"};
+/* Experts, states, latents, sinks, several ropes. */
+static const char *const others[] = {"deepseek_v32", "falcon_h1", "gemma3n", "glm_moe_dsa", "gpt_oss", "lfm2",
+                                     "mamba2",       "minimax",   "mixtral", "nemotron_h",  "phi3",    "qwen3_5"};
 static const struct sy_shape decode = {4, 4, 8, 4}, mixed = {64, 4, 8, 8};
 
 static void open_model(const char *name, struct sy_model *m)
@@ -28,7 +31,7 @@ static struct sy_aot_opt options(const char *format, int32_t n_rank)
     return (struct sy_aot_opt){.compute = SY_COMPUTE_BF16,
                                .kv_dtype = SY_KV_BF16,
                                .assume = sy_quant_by_name(format),
-                               .cache = {32, 33, 1},
+                               .cache = {32, 33, 5},
                                .n_rank = n_rank};
 }
 
@@ -37,8 +40,8 @@ static sy_status lower(const struct sy_env *env, const struct sy_model *m, struc
 {
     struct sy_graph *whole = NULL, *g = NULL;
     sy_status st = sy_model_build(env, m, shape, &whole, err);
-    if (!st) st = sy_graph_shard(env, whole, opt->n_rank, &g, err);
-    if (!st) st = sy_aot_lower(env, g, NULL, opt, p, err);
+    if (!st && opt->n_rank > 1) st = sy_graph_shard(env, whole, opt->n_rank, &g, err);
+    if (!st) st = sy_aot_lower(env, g ? g : whole, NULL, opt, p, err);
     sy_graph_free(whole);
     sy_graph_free(g);
     return st;
@@ -66,6 +69,79 @@ static void test_text(void **state)
             sy_aot_program_release(&b);
             sy_model_release(&m);
         }
+}
+
+static int count(const struct sy_buf *b, const char *text)
+{
+    int n = 0;
+    for (const char *at = b->at, *end = b->at + b->len; (at = memmem(at, (size_t)(end - at), text, strlen(text)));)
+        n++, at++;
+    return n;
+}
+
+/* Every op has a lowering; what sequences leave is donated and comes back, array by array. */
+static void test_all_ops(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SY_COUNT(others); i++)
+        for (int k = 0; k < 2; k++) {
+            struct sy_model m;
+            struct sy_aot_program a, b;
+            struct sy_aot_opt opt = options("bf16", 1);
+            open_model(others[i], &m);
+            assert_int_equal(lower(sy_env_default(), &m, k ? mixed : decode, &opt, &a, NULL), SY_OK);
+            assert_int_equal(lower(sy_env_default(), &m, k ? mixed : decode, &opt, &b, NULL), SY_OK);
+            assert_int_equal(a.text.len, b.text.len);
+            assert_memory_equal(a.text.at, b.text.at, a.text.len);
+            struct sy_graph *g;
+            uint32_t n_node;
+            int want = 0;
+            assert_int_equal(sy_model_build(sy_env_default(), &m, decode, &g, NULL), SY_OK);
+            const struct sy_node *node = sy_graph_nodes(g, &n_node);
+            for (uint32_t id = 1; id < n_node; id++) {
+                want += node[id].op == SY_OP_CONV || node[id].op == SY_OP_SCAN || node[id].op == SY_OP_INDEX;
+                if (node[id].op == SY_OP_ATTEND && node[id].in[1].id) want += node[id].attr.attn.shared ? 1 : 2;
+            }
+            sy_graph_free(g);
+            assert_true(want > 0);
+            assert_int_equal(count(&a.text, "tf.aliasing_output"), want);
+            sy_aot_program_release(&a);
+            sy_aot_program_release(&b);
+            sy_model_release(&m);
+        }
+}
+
+/* Weights lie on the device in as many bits as the format's numbers take, and become numbers in the program. */
+static void test_formats(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *format, *holds, *makes;
+        double bits; /* of a weight, its scale included */
+    } cases[] = {
+        {"bf16", "xbf16>", NULL, 16},
+        {"q4_0", "xi4>", NULL, 5},
+        {"q8_0", "xi8>", NULL, 9},
+        {"iq4_nl", "xui4>", "stablehlo.and", 5},
+        {"mxfp4", "xui4>", "xf4E2M1FN>", 5},
+        {"nvfp4", "xui4>", "xf4E2M1FN>", 6},
+        {"f8_e4m3", "xui8>", "xf8E4M3FN>", 8},
+        {"f8_e5m2", "xui8>", "xf8E5M2>", 8},
+    };
+    double bf16 = 0;
+    for (size_t i = 0; i < SY_COUNT(cases); i++) {
+        struct sy_model m;
+        struct sy_aot_program p;
+        struct sy_aot_opt opt = options(cases[i].format, 1);
+        open_model("qwen3", &m);
+        assert_int_equal(lower(sy_env_default(), &m, decode, &opt, &p, NULL), SY_OK);
+        assert_true(says(&p.text, cases[i].holds));
+        if (cases[i].makes) assert_true(says(&p.text, cases[i].makes));
+        if (i == 0) bf16 = p.step_bytes;
+        assert_true(p.step_bytes <= bf16 * cases[i].bits / 16 * 1.001);
+        sy_aot_program_release(&p);
+        sy_model_release(&m);
+    }
 }
 
 /* Ranks together hold every row once, or a KV head as often as ranks share it. */
@@ -199,7 +275,8 @@ static void test_estimate(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_text), cmocka_unit_test(test_shares),
-                                       cmocka_unit_test(test_memory), cmocka_unit_test(test_estimate)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_text),    cmocka_unit_test(test_all_ops),
+                                       cmocka_unit_test(test_formats), cmocka_unit_test(test_shares),
+                                       cmocka_unit_test(test_memory),  cmocka_unit_test(test_estimate)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,7 +3,7 @@
 
 static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL};
 static const char *const computes[] = {"auto", "f32", "bf16", "int8", NULL};
-static const char *const state_dtypes[] = {"f32", "bf16", NULL};
+static const char *const state_dtypes[] = {"f32", "bf16", NULL}, *const accumulates[] = {"f32", "bf16", NULL};
 static const char *const kv_dtypes[] = {"f32", "bf16", "f16", "q8_0", NULL};
 
 const struct sy_flag sy_flags_common[] = {
@@ -108,6 +108,11 @@ const struct sy_flag sy_flags_engine[] = {
      .choices = state_dtypes,
      .otherwise = "f32",
      .help = "type of the recurrent states of hybrid models; bf16: half the memory and reading, see doc/numerics.md"},
+    {.name = "attention-accumulate",
+     .kind = SY_FLAG_CHOICE,
+     .choices = accumulates,
+     .otherwise = "f32",
+     .help = "type of attention's scores and sums on a PJRT plugin; bf16: what it costs is in doc/tpu.md"},
     {.name = "draft-max",
      .kind = SY_FLAG_INT,
      .arg = "N",

@@ -26,6 +26,7 @@ struct sy_engine_opt sy_session_opt(struct sy_args *a)
                         .compute = (enum sy_compute)sy_arg_choice(a, "compute"),
                         .kv_dtype = (enum sy_kv_dtype)sy_arg_choice(a, "kv-dtype"),
                         .state_dtype = (enum sy_state_dtype)sy_arg_choice(a, "state-dtype"),
+                        .attend_bf16 = sy_arg_choice(a, "attention-accumulate") == 1,
                         .n_rank = (int32_t)sy_arg_int(a, "tp"),
                         .cache_dir = program_cache(a)},
         .ctx_len = (int32_t)sy_arg_int(a, "ctx-size"),

@@ -19,6 +19,8 @@ static sy_status open_backend(const struct sy_env *env, const struct sy_backend_
     if (opt->device && *opt->device)
         return sy_fail(err, SY_EARG, "--backend cpu takes no device, found '%s'", opt->device);
     if (opt->n_rank > 1) return sy_fail(err, SY_ENOSUP, "--tp %d: the cpu backend is one device", opt->n_rank);
+    if (opt->attend_bf16)
+        return sy_fail(err, SY_ENOSUP, "--attention-accumulate bf16: the cpu backend sums in f32; leave it out");
     struct sy_backend *b = sy_new(env, sizeof *b);
     if (!b) return sy_fail(err, SY_ENOMEM, "no memory for the cpu backend");
     b->env = env;

@@ -26,7 +26,7 @@ struct sums { /* f32: maximum and sum [s, n_kv, q, g], values [s, n_kv, q, g, d_
 static struct pj_type rows_type(const struct attn *a) { return PJ_TYPE(PJ_F32, a->s, a->n_kv, a->q, a->g); }
 static struct pj_type acc_type(const struct attn *a)
 {
-    return PJ_TYPE(PJ_F32, a->s, a->n_kv, a->q, a->g, a->d->d_val);
+    return PJ_TYPE(a->l->opt.attend_bf16 ? PJ_BF16 : PJ_F32, a->s, a->n_kv, a->q, a->g, a->d->d_val);
 }
 
 /* Scores [s, n_kv, q, g, n_key] of the keys from position key0 (i32 scalar; -1: 0) on, masked. */
@@ -37,7 +37,7 @@ static int scores(struct attn *a, int keys, int key0)
     int64_t n_key = pj_type_of(h, keys)->dim[1];
     /* query [s, q, n_kv, g, d] x keys [s, n, n_kv, d] -> [s, n_kv, q, g, n] */
     struct pj_dot dot = {.n_batch = 2, .batch_a = {0, 2}, .batch_b = {0, 2}, .over_a = 4, .over_b = 3};
-    int x = pj_dot(h, a->query, keys, &dot, PJ_F32);
+    int x = lower_attend_dot(a->l, a->query, keys, &dot);
     x = pj_binary(h, "multiply", x, pj_splat(h, (double)d->scale, x));
     if (d->softcap > 0) {
         int c = pj_splat(h, (double)d->softcap, x);
@@ -82,7 +82,8 @@ static struct sums more(struct attn *a, struct sums old, int blocks, int key0)
     now.sum = pj_binary(h, "add", pj_binary(h, "multiply", old.sum, keep), pj_reduce(h, "add", p, 4, 0));
     /* p [s, n_kv, q, g, n] x vals [s, n, n_kv, d] -> [s, n_kv, q, g, d] */
     struct pj_dot dot = {.n_batch = 2, .batch_a = {0, 1}, .batch_b = {0, 2}, .over_a = 4, .over_b = 1};
-    int y = pj_dot(h, pj_convert(h, p, a->elem), vals, &dot, PJ_F32);
+    int y = pj_convert(h, lower_attend_dot(a->l, pj_convert(h, p, a->elem), vals, &dot), acc_type(a).elem);
+    keep = pj_convert(h, keep, acc_type(a).elem);
     int kept = pj_binary(h, "multiply", old.acc, PJ_BROADCAST(h, keep, acc_type(a), 0, 1, 2, 3));
     now.acc = pj_binary(h, "add", kept, y);
     return now;
@@ -112,7 +113,8 @@ static struct sums all_runs(struct attn *a, int lo, int hi)
 static int finish(struct attn *a, struct sums s)
 {
     struct pj_hlo *h = &a->l->h;
-    int x = pj_binary(h, "divide", s.acc, PJ_BROADCAST(h, s.sum, acc_type(a), 0, 1, 2, 3));
+    int x = pj_convert(h, s.acc, PJ_F32);
+    x = pj_binary(h, "divide", x, PJ_BROADCAST(h, s.sum, *pj_type_of(h, x), 0, 1, 2, 3));
     x = pj_transpose(h, x, (const int[]){0, 2, 1, 3, 4});
     return PJ_RESHAPE(h, x, a->s * a->q, (int64_t)a->d->n_head * a->d->d_val);
 }

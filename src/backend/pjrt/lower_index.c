@@ -135,7 +135,7 @@ static int attend_own(struct lower *l, const struct sy_node *n, int query, int k
     const struct sy_attn_dim *d = &n->attr.attn;
     struct pj_dot over_key = {.n_batch = 1, .batch_a = {0}, .batch_b = {0}, .over_a = 2, .over_b = 2};
     struct pj_dot over_place = {.n_batch = 1, .batch_a = {0}, .batch_b = {0}, .over_a = 2, .over_b = 1};
-    int x = pj_dot(h, query, keys, &over_key, PJ_F32);
+    int x = lower_attend_dot(l, query, keys, &over_key);
     struct pj_type t = *pj_type_of(h, x), rows = PJ_TYPE(PJ_F32, t.dim[0], d->n_head);
     x = pj_binary(h, "multiply", x, pj_splat(h, (double)d->scale, x));
     if (d->softcap > 0) {
@@ -150,7 +150,7 @@ static int attend_own(struct lower *l, const struct sy_node *n, int query, int k
     int sum = pj_reduce(h, "add", x, 2, 0);
     if (sink >= 0) sum = pj_binary(h, "add", sum, pj_unary(h, "exponential", pj_binary(h, "subtract", sink, max)));
     int vals = pj_slice(h, keys, 2, 0, d->d_val);
-    int y = pj_dot(h, pj_convert(h, x, pj_type_of(h, vals)->elem), vals, &over_place, PJ_F32);
+    int y = lower_attend_dot(l, pj_convert(h, x, pj_type_of(h, vals)->elem), vals, &over_place);
     y = pj_binary(h, "divide", y, PJ_BROADCAST(h, sum, *pj_type_of(h, y), 0, 1));
     return PJ_RESHAPE(h, y, t.dim[0], (int64_t)d->n_head * d->d_val);
 }

@@ -82,6 +82,8 @@ struct runs {
 struct runs lower_runs(struct lower *, int64_t run_keys);
 /* Blocks i32 [s, run] of an array [n_block, block_len, n, d]: [s, run * block_len, n, d] of the type. */
 int lower_fetch(struct lower *, int array, int blocks, enum pj_elem);
+/* A product of attention: its sums, and what is kept of them, are f32 or, where asked for, bf16. */
+int lower_attend_dot(struct lower *, int a, int b, const struct pj_dot *);
 int lower_run_of(struct lower *, const struct runs *, int pos); /* the run that holds a position: i32 scalars */
 enum pj_elem lower_kv_elem(const struct lower *);               /* of products with the cache */
 #define LOWER_NEVER (-1.0e30) /* a masked score: finite, so that nothing but masked ones leaves no NaN */

@@ -162,3 +162,9 @@ int lower_run_of(struct lower *l, const struct runs *r, int pos)
     double keys = (double)(r->run * l->opt.cache.block_len);
     return pj_binary(&l->h, "divide", pos, pj_const(&l->h, pj_scalar(PJ_I32), keys));
 }
+
+int lower_attend_dot(struct lower *l, int a, int b, const struct pj_dot *d)
+{
+    int x = pj_dot(&l->h, a, b, d, l->opt.attend_bf16 ? PJ_BF16 : PJ_F32);
+    return pj_convert(&l->h, x, PJ_F32);
+}

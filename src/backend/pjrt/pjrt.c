@@ -171,6 +171,7 @@ static struct pj_lower_opt lower_opt(const struct sy_backend *b, struct sy_cache
     return (struct pj_lower_opt){.compute = b->compute,
                                  .kv_elem = elem[b->opt.kv_dtype],
                                  .state_elem = b->opt.state_dtype == SY_STATE_BF16 ? PJ_BF16 : PJ_F32,
+                                 .attend_bf16 = b->opt.attend_bf16,
                                  .cache = dim,
                                  .n_rank = b->n_rank};
 }

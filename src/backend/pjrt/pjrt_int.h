@@ -23,11 +23,11 @@ enum pj_wkind {
     PJ_CODED, /* codes, mostly with a scale (and a minimum) for each `group` of a row's: as in quant.h */
 };
 enum pj_coding {               /* what a code stands for */
-               PJ_CODE_INT,  /* itself */
-               PJ_CODE_E2M1, /* a float of 4 bits */
-               PJ_CODE_E4M3, /* of 8 bits */
-               PJ_CODE_E5M2,
-               PJ_CODE_BOOK, /* one of 16 numbers */
+                 PJ_CODE_INT,  /* itself */
+                 PJ_CODE_E2M1, /* a float of 4 bits */
+                 PJ_CODE_E4M3, /* of 8 bits */
+                 PJ_CODE_E5M2,
+                 PJ_CODE_BOOK, /* one of 16 numbers */
 };
 struct pj_wseg { /* rows of a joined matrix that lie alike; arguments arg (data), arg+1 (scale), arg+2 (minimum) */
     enum pj_wkind kind;
@@ -80,6 +80,7 @@ const struct pj_wentry *pj_weight(const struct sy_weights *, const char *name); 
 struct pj_lower_opt {
     enum sy_compute compute;          /* F32 or BF16: operands of the matrix products; sums are f32 */
     enum pj_elem kv_elem, state_elem; /* of blocks; of SCAN's matrices */
+    bool attend_bf16;                 /* attention's scores and sums */
     struct sy_cache_dim cache;
     int32_t n_rank; /* devices that run the program, each with its own share of weights and KV cache */
 };
