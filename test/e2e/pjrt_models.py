@@ -108,9 +108,9 @@ def test_snapshots():
     """A hybrid under continuous batching: hits of the prefix cache go on from a snapshot of its states, which is read from one
     slot and written on in another; guesses run from the slot before them. All as on the cpu backend, in programs made before."""
     flags = [*FLAGS, "--draft-max", 1]
-    with server.Server(*flags, arch="qwen3_5", tokenizer=False) as s:
+    with server.Server(*flags, arch="qwen3_5", talkative=False, tokenizer=False) as s:
         want = answers(s, ASKS)
-    with server.Server(*flags, *backend(), arch="qwen3_5", tokenizer=False, env=pjrt.ENV, patience=280) as s:
+    with server.Server(*flags, *backend(), arch="qwen3_5", talkative=False, tokenizer=False, env=pjrt.ENV, patience=280) as s:
         assert answers(s, ASKS) == want
         assert answers(s, ASKS[:4]) == want[:4]
         m = s.idle()

@@ -3,7 +3,6 @@
 #include "checkpoint_util.h"
 
 #include "backend/pjrt/aot.h"
-#include "base/file.h"
 #include "graph/shard.h"
 #include "model/model.h"
 
@@ -15,15 +14,12 @@ static const struct sy_shape decode = {4, 4, 8, 4}, mixed = {64, 4, 8, 8};
 
 static void open_model(const char *name, struct sy_model *m)
 {
-    char path[200], *text;
-    size_t n;
-    struct sy_json *j;
-    snprintf(path, sizeof path, "test/golden/models/%s/config.json", name);
-    assert_int_equal(sy_file_read(sy_env_default(), path, 1 << 20, &text, &n, NULL), SY_OK);
-    assert_int_equal(sy_json_parse(sy_env_default(), text, n, true, &j, NULL), SY_OK);
-    assert_int_equal(sy_model_open(sy_env_default(), j, path, m, NULL), SY_OK);
-    sy_json_free(j);
-    sy_delete(sy_env_default(), text);
+    char path[200];
+    struct sy_checkpoint *c;
+    snprintf(path, sizeof path, "test/golden/models/%s", name);
+    assert_int_equal(sy_checkpoint_open(sy_env_default(), path, &c, NULL), SY_OK);
+    assert_int_equal(sy_model_open(sy_env_default(), sy_checkpoint_config(c), path, m, NULL), SY_OK);
+    sy_checkpoint_free(c);
 }
 
 static struct sy_aot_opt options(const char *format, int32_t n_rank)
