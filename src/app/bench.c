@@ -9,6 +9,8 @@ static const struct sy_example examples[] = {
     {"systole bench offline -m model.gguf --batch 1,2,..,64 --input-len 128 --output-len 64",
      "tokens/s by batch size"},
     {"systole bench offline -m model.gguf --mixed --batch 32", "what continuous batching is worth"},
+    {"systole bench offline -m model.gguf --backend pjrt:plugin.so --shapes --batch 8",
+     "what static shapes are worth"},
     {"systole bench serve --url http://127.0.0.1:8080 --concurrency 1,4,16,64", "what users of a server see"},
     {"systole bench serve --url http://127.0.0.1:8080 --rate 2,4 --endpoint chat --json out.json", "open loop, chat"},
     {"systole bench compare before.json after.json", "two results beside each other"},
@@ -24,9 +26,12 @@ static const struct mode modes[] = {
     {"compare", " ", " ", sy_bench_compare},
     {"kernels", " ", " isa family shape rows seconds threads json ", sy_bench_kernels},
     {"offline", " model ",
-     " model input-len output-len batch repeat scheduling mixed random-range num-prompts seed json price chips "
+     " model input-len output-len batch repeat scheduling mixed shapes random-range num-prompts seed json price "
+     "chips "
      "backend threads"
-     " block-size max-batched-tokens kv-dtype compute kv-memory draft-max draft-model state-dtype ",
+     " block-size max-batched-tokens kv-dtype compute kv-memory draft-max draft-model state-dtype tp ep dp-attention "
+     "pp "
+     "afd ",
      sy_bench_offline},
     {"replay", " model trace ",
      " model trace json scheduling ctx-size backend threads block-size max-seqs max-batched-tokens kv-dtype compute "

@@ -107,7 +107,9 @@ static void remove_folder(struct sy_args *a, const char *path)
 
 static sy_status open_engine(struct sy_args *a, const char *path, struct sy_engine **out, struct sy_err *err)
 {
-    struct sy_engine_opt o = sy_session_opt(a);
+    struct sy_engine_opt o;
+    sy_status st = sy_session_opt(a, &o, err);
+    if (st) return st;
     o.model = path;
     o.ctx_len = TOKENS_MAX;
     o.score_row_max = ROWS;

@@ -90,7 +90,9 @@ static sy_status score_window(struct sy_engine *e, struct score *s, struct sy_er
 static sy_status open_reference(struct sy_args *a, struct sy_engine *e, struct sy_compare *c, struct sy_err *err)
 {
     enum { ROWS = 64 };
-    struct sy_engine_opt o = sy_session_opt(a);
+    struct sy_engine_opt o;
+    sy_status st = sy_session_opt(a, &o, err);
+    if (st) return st;
     o.model = sy_checkpoint_path(sy_engine_checkpoint(e));
     o.score_row_max = ROWS;
     o.backend_opt.compute = SY_COMPUTE_F32;

@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "checkpoint/checkpoint.h"
-#include "graph/graph.h"
+#include "graph/shard.h"
 
 struct sy_backend; /* private to each, as are the next three */
 struct sy_weights;
@@ -30,7 +30,7 @@ struct sy_backend_opt {
     int32_t n_thread;   /* 0: as many as the process may use */
     enum sy_compute compute;
     enum sy_kv_dtype kv_dtype;
-    int32_t n_rank;        /* devices that share the model by tensor parallelism; 0: 1 */
+    struct sy_shard shard; /* how devices share the model; zero: there is one */
     const char *cache_dir; /* folder for compiled programs, or NULL; outlives the backend */
     enum sy_state_dtype state_dtype;
     bool attend_bf16; /* attention's scores and sums in bf16, not f32 */
@@ -65,14 +65,16 @@ struct sy_backend_ops {
     sy_status (*allocate_kv_cache)(struct sy_backend *, const struct sy_graph *, struct sy_cache_dim,
                                    struct sy_kv_cache **out, struct sy_err *);
     /* Copies of whole blocks, all layers: within the cache (in order), to host memory and back; kv_block_bytes()
-     * each. */
+     * each. Where groups of ranks have blocks of their own (sy_shard_groups()), blocks are numbered through all
+     * groups. */
     void (*copy_blocks)(struct sy_backend *, struct sy_kv_cache *, const struct sy_copy *, int32_t n);
     void (*save_block)(struct sy_backend *, struct sy_kv_cache *, int32_t block, void *host);
     void (*restore_block)(struct sy_backend *, struct sy_kv_cache *, int32_t block, const void *host);
     int64_t (*kv_block_bytes)(struct sy_backend *, const struct sy_graph *, int32_t block_len); /* all layers */
     int64_t (*slot_bytes)(struct sy_backend *, const struct sy_graph *); /* of one sequence's slot; 0: no slots */
-    /* The hot path: no allocation, no text; a failure is told by wait(). What wait() was not asked for may be left
-     * undefined. */
+    /* The hot path: no allocation, no text; batch: one for each group of ranks with sequences of their own, all of
+     * one shape, whose results follow one another, shape.out rows each. A failure is told by wait(). What wait() was
+     * not asked for may be left undefined. */
     sy_status (*forward)(struct sy_backend *, struct sy_program *, struct sy_kv_cache *, const struct sy_batch *);
     sy_status (*wait)(struct sy_backend *, struct sy_want, struct sy_result *out, struct sy_err *);
     void (*weights_free)(struct sy_weights *);

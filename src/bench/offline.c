@@ -328,3 +328,65 @@ sy_status sy_mixed_run(const struct sy_env *env, const struct sy_engine_opt *bas
     sy_arena_release(&a);
     return st;
 }
+
+/* ---- static shapes ------------------------------------------------------------------------------------------------
+ */
+
+static void read_stats(const struct sy_engine *e, struct sy_shapes_run *r)
+{
+    struct sy_engine_stats s = sy_engine_stats(e);
+    double live = 0, all = 0;
+    for (int32_t i = 0; i < s.n_bucket; i++) {
+        live += (double)s.bucket[i].n_tok;
+        all += (double)s.bucket[i].n_step * s.bucket[i].shape.tok;
+    }
+    r->n_ready = (uint64_t)sy_engine_plan(e)->device.n_compiled;
+    r->n_later = s.n_compile;
+    r->live = all > 0 ? live / all : 1;
+}
+
+static sy_status shapes_once(const struct sy_env *env, const struct sy_engine_opt *base, const struct sy_mixed_opt *o,
+                             enum sy_shapes how, struct user *user, int32_t *prompt, struct sy_shapes_run *r,
+                             struct sy_err *err)
+{
+    struct sy_engine_opt opt = *base;
+    struct sy_engine *e;
+    opt.shapes = how;
+    opt.no_prefix_cache = true;
+    opt.seq_max = o->seq_max;
+    opt.ctx_len = o->n_in + o->n_out;
+    opt.wait_max = o->n_request;
+    opt.backend_opt.cache_dir = NULL; /* nothing is compiled beforehand */
+    double out_tok = 0;
+    uint64_t t0 = sy_now_ns(env);
+    sy_status st = sy_engine_new(env, &opt, &e, err);
+    if (st) return st;
+    r->start_s = (double)(sy_now_ns(env) - t0) / 1e9;
+    if (sy_engine_plan(e)->device.ragged)
+        st = sy_fail(err, SY_ENOSUP, "--shapes: backend %s takes steps of any shape; expected pjrt:PLUGIN.so",
+                     sy_engine_plan(e)->device.name);
+    t0 = sy_now_ns(env);
+    if (!st) st = submit_mixed(env, e, o, user, prompt, sy_rng_u64(o->seed, 0), &out_tok, err);
+    if (!st) st = drain(e, &o->watch, err);
+    r->seconds = (double)(sy_now_ns(env) - t0) / 1e9;
+    r->out_tok_s = out_tok / r->seconds;
+    read_stats(e, r);
+    sy_engine_free(e);
+    return st;
+}
+
+sy_status sy_shapes_compare(const struct sy_env *env, const struct sy_engine_opt *base, const struct sy_mixed_opt *o,
+                            struct sy_shapes_run out[3], struct sy_err *err)
+{
+    struct sy_arena a;
+    sy_arena_init(&a, env, 0);
+    struct user *user = sy_arena_array(&a, (size_t)o->n_request, sizeof *user);
+    int32_t *prompt = sy_arena_array(&a, (size_t)o->n_in, sizeof *prompt);
+    sy_status st = user && prompt ? SY_OK : sy_fail(err, SY_ENOMEM, "no memory for %d requests", o->n_request);
+    for (int how = 0; how < 3 && !st; how++) {
+        st = shapes_once(env, base, o, (enum sy_shapes)how, user, prompt, &out[how], err);
+        if (!st && o->watch.progress) o->watch.progress(o->watch.ctx, (how + 1) / 3.0);
+    }
+    sy_arena_release(&a);
+    return st;
+}

@@ -50,3 +50,16 @@ struct sy_mixed { /* by enum sy_scheduling: medians */
 /* The same requests through both, turn about, each in an engine of its own. */
 SY_CHECK sy_status sy_mixed_run(const struct sy_env *, const struct sy_engine_opt *, const struct sy_mixed_opt *,
                                 struct sy_mixed *out, struct sy_err *);
+
+/* ---- static shapes ------------------------------------------------------------------------------------------------
+ */
+
+struct sy_shapes_run {
+    double start_s, seconds, out_tok_s; /* until the engine was ready; of the requests; their tokens over that */
+    uint64_t n_ready, n_later;          /* programs compiled before the first step, and after */
+    double live;                        /* of the tokens computed, those that were no padding */
+};
+/* The same requests through engines that take steps by enum sy_shapes. Refuses (SY_ENOSUP) backends that take steps
+ * of any shape. n_repeat is not read: programs are compiled once. */
+SY_CHECK sy_status sy_shapes_compare(const struct sy_env *, const struct sy_engine_opt *, const struct sy_mixed_opt *,
+                                     struct sy_shapes_run out[3], struct sy_err *);

@@ -4,40 +4,49 @@
 
 #include "engine/engine_int.h"
 
+static void free_bucket(struct sy_engine *e, struct bucket *b)
+{
+    e->ops->program_free(b->program);
+    for (int32_t g = 0; b->batch && g < sy_shard_groups(&e->opt.backend_opt.shard); g++)
+        sy_batch_release(e->env, &b->batch[g]);
+    sy_delete(e->env, b->batch);
+    *b = (struct bucket){0};
+}
+
+static sy_status compile_bucket(struct sy_engine *e, struct sy_shape shape, struct bucket *b, struct sy_err *err)
+{
+    struct sy_graph *g = NULL;
+    int32_t n_group = sy_shard_groups(&e->opt.backend_opt.shard);
+    sy_status st = engine_graph(e, shape, &g, err);
+    if (!st) st = e->ops->compile(e->backend, g, e->weights, e->dim, &b->program, err);
+    sy_graph_free(g);
+    b->batch = sy_new_array(e->env, (size_t)n_group, sizeof *b->batch);
+    if (!st && !b->batch) st = sy_fail(err, SY_ENOMEM, "no memory for the table of programs");
+    for (int32_t k = 0; k < n_group && !st; k++) st = sy_batch_new(e->env, shape, &b->batch[k], err);
+    return st;
+}
+
 sy_status buckets_compile(struct sy_engine *e, struct sy_shape max, struct sy_cache_dim dim, struct sy_err *err)
 {
-    struct sy_buckets plan;
-    sy_buckets_plan(max, dim.block_len, &plan);
-    e->bucket = sy_new_array(e->env, (size_t)plan.n, sizeof *e->bucket);
+    struct sy_buckets *plan = &e->buckets;
+    e->dim = dim;
+    e->bucket = sy_new_array(e->env, SY_BUCKET_MAX, sizeof *e->bucket);
     if (!e->bucket) return sy_fail(err, SY_ENOMEM, "no memory for the table of programs");
-    e->buckets = plan;
-    for (int32_t i = 0; i < plan.n; i++) {
-        struct sy_graph *g = NULL;
-        struct bucket *b = &e->bucket[i];
-        sy_status st = engine_graph(e, plan.shape[i], &g, err);
-        if (!st) st = e->ops->compile(e->backend, g, e->weights, dim, &b->program, err);
-        sy_graph_free(g);
-        if (!st) st = sy_batch_new(e->env, plan.shape[i], &b->batch, err);
-        if (st) return st;
+    if (e->opt.shapes == SY_SHAPES_EXACT) return SY_OK;
+    sy_buckets_plan(max, dim.block_len, plan);
+    if (e->opt.shapes == SY_SHAPES_ONE) {
+        plan->shape[0] = plan->shape[plan->n - 1];
+        plan->n = 1;
     }
-    return SY_OK;
+    sy_status st = SY_OK;
+    for (int32_t i = 0; i < plan->n && !st; i++) st = compile_bucket(e, plan->shape[i], &e->bucket[i], err);
+    return st;
 }
 
 void buckets_free(struct sy_engine *e)
 {
-    for (int32_t i = 0; e->bucket && i < e->buckets.n; i++) {
-        e->ops->program_free(e->bucket[i].program);
-        sy_batch_release(e->env, &e->bucket[i].batch);
-    }
+    for (int32_t i = 0; e->bucket && i < SY_BUCKET_MAX; i++) free_bucket(e, &e->bucket[i]);
     sy_delete(e->env, e->bucket);
-}
-
-/* n of `from`, then `rest` to the field's end. */
-static void fill(struct sy_batch *to, const struct sy_batch *from, enum sy_field f, int32_t n, int32_t rest)
-{
-    int64_t len = sy_field_len(f, to->shape);
-    memcpy(to->field[f], from->field[f], (size_t)n * sizeof(int32_t));
-    for (int64_t i = n; i < len; i++) to->field[f][i] = rest;
 }
 
 /* An entry goes on from the state that the one before it leaves: in decode buckets each is on its own. */
@@ -50,38 +59,106 @@ static bool has_chain(const struct sy_batch *b)
     return false;
 }
 
-struct bucket *buckets_fit(struct sy_engine *e)
+/* What a group's entries of the step need. */
+static struct sy_shape group_need(const struct sy_engine *e, int32_t group)
+{
+    const struct sy_batch *b = &e->batch;
+    struct sy_shape need = {.block = 1};
+    int32_t len = e->plan.block_len;
+    for (int32_t s = 0; s < b->n_seq; s++) {
+        if (e->entry[s].seq->home != group) continue;
+        int32_t n = (b->field[SY_CTX][s] + len - 1) / len;
+        if (n > need.block) need.block = n;
+        need.seq++;
+        need.tok += b->field[SY_START][s + 1] - b->field[SY_START][s];
+    }
+    for (int32_t i = 0; i < b->n_out; i++) need.out += e->out[i].seq->home == group;
+    if (need.tok == need.seq && has_chain(b)) need.tok++;
+    return need;
+}
+
+/* What the step needs of a bucket for all groups: where one has prompts it is one with prompts for all. */
+static struct sy_shape step_need(const struct sy_engine *e)
+{
+    struct sy_shape all = {0};
+    bool decode = true;
+    for (int32_t g = 0; g < e->n_group; g++) {
+        struct sy_shape n = group_need(e, g);
+        decode = decode && n.tok == n.seq;
+        if (n.tok > all.tok) all.tok = n.tok;
+        if (n.seq > all.seq) all.seq = n.seq;
+        if (n.block > all.block) all.block = n.block;
+        if (n.out > all.out) all.out = n.out;
+    }
+    if (!decode && all.tok == all.seq) all.tok++;
+    return all;
+}
+
+/* The bucket of exactly that shape, made if there is none yet. */
+static sy_status exact_bucket(struct sy_engine *e, struct sy_shape need, int32_t *out, struct sy_err *err)
+{
+    struct sy_buckets *have = &e->buckets;
+    if (need.out < 1) need.out = 1;
+    for (*out = 0; *out < have->n; ++*out)
+        if (!memcmp(&have->shape[*out], &need, sizeof need)) return SY_OK;
+    if (have->n < SY_BUCKET_MAX) have->n++;
+    else *out = e->next_bucket++ % SY_BUCKET_MAX;
+    free_bucket(e, &e->bucket[*out]);
+    have->shape[*out] = need;
+    return compile_bucket(e, need, &e->bucket[*out], err);
+}
+
+/* An entry of the step, as the next one of a group's batch. */
+static void add_entry(const struct sy_engine *e, int32_t s, struct sy_batch *to)
+{
+    static const enum sy_field by_token[] = {SY_TOK, SY_POS, SY_ROW, SY_SPAN},
+                               by_seq[] = {SY_CTX, SY_SLOT_RD, SY_SLOT_WR};
+    const struct sy_batch *from = &e->batch;
+    int32_t at = from->field[SY_START][s], n_tok = from->field[SY_START][s + 1] - at, len = e->plan.block_len;
+    for (size_t f = 0; f < SY_COUNT(by_token); f++)
+        memcpy(to->field[by_token[f]] + to->n_tok, from->field[by_token[f]] + at, (size_t)n_tok * sizeof(int32_t));
+    for (size_t f = 0; f < SY_COUNT(by_seq); f++) to->field[by_seq[f]][to->n_seq] = from->field[by_seq[f]][s];
+    int32_t n = (from->field[SY_CTX][s] + len - 1) / len;
+    memcpy(to->field[SY_BLOCK_TABLE] + (int64_t)to->n_seq * to->shape.block,
+           from->field[SY_BLOCK_TABLE] + (int64_t)s * from->shape.block, (size_t)n * sizeof(int32_t));
+    to->field[SY_START][to->n_seq++] = to->n_tok;
+    to->n_tok += n_tok;
+}
+
+/* Padding: token 0 at position 0, written to block 0, which nobody reads. */
+static void fill_batch(struct sy_engine *e, int32_t group, struct sy_batch *to)
 {
     const struct sy_batch *from = &e->batch;
-    int32_t blocks = 1, len = e->plan.block_len;
-    for (int32_t s = 0; s < from->n_seq; s++) {
-        int32_t n = (from->field[SY_CTX][s] + len - 1) / len;
-        if (n > blocks) blocks = n;
+    memset(to->mem, 0, to->n_mem * sizeof *to->mem);
+    to->n_tok = to->n_seq = to->n_out = 0;
+    int32_t s = 0, out = 0, shift;
+    for (; s < from->n_seq; s++) {
+        if (e->entry[s].seq->home != group) continue;
+        shift = to->n_tok - from->field[SY_START][s];
+        add_entry(e, s, to);
+        while (out < from->n_out && from->field[SY_OUT][out] < from->field[SY_START][s]) out++;
+        for (; out < from->n_out && from->field[SY_OUT][out] < from->field[SY_START][s + 1]; out++) {
+            e->out[out].row = group * to->shape.out + to->n_out;
+            to->field[SY_OUT][to->n_out++] = from->field[SY_OUT][out] + shift;
+        }
     }
-    int32_t tok = from->n_tok == from->n_seq && has_chain(from) ? from->n_tok + 1 : from->n_tok;
-    int32_t i = sy_buckets_pick(&e->buckets, (struct sy_shape){tok, from->n_seq, blocks, from->n_out});
+    for (int64_t i = to->n_seq; i <= to->shape.seq; i++) to->field[SY_START][i] = to->n_tok;
+}
+
+sy_status buckets_fit(struct sy_engine *e, struct bucket **out, struct sy_err *err)
+{
+    struct sy_shape need = step_need(e);
+    int32_t i = -1;
+    if (e->opt.shapes == SY_SHAPES_EXACT) {
+        sy_status st = exact_bucket(e, need, &i, err);
+        if (st) return st;
+    } else {
+        i = sy_buckets_pick(&e->buckets, need);
+    }
     sy_assert(i >= 0); /* the last one holds whatever the scheduler may fill */
-    struct bucket *b = &e->bucket[i];
-    struct sy_batch *to = &b->batch;
-    to->n_tok = from->n_tok;
-    to->n_seq = from->n_seq;
-    to->n_out = from->n_out;
-    fill(to, from, SY_TOK, to->n_tok, 0);
-    fill(to, from, SY_SPAN, from->n_tok, 0);
-    fill(to, from, SY_POS, to->n_tok, 0);
-    fill(to, from, SY_ROW, to->n_tok, 0); /* block 0, which nobody reads */
-    fill(to, from, SY_START, to->n_seq + 1, to->n_tok);
-    fill(to, from, SY_CTX, to->n_seq, 0);
-    fill(to, from, SY_SLOT_RD, to->n_seq, 0);
-    fill(to, from, SY_SLOT_WR, to->n_seq, 0);
-    fill(to, from, SY_OUT, to->n_out, 0);
-    memset(to->field[SY_BLOCK_TABLE], 0, (size_t)sy_field_len(SY_BLOCK_TABLE, to->shape) * sizeof(int32_t));
-    for (int32_t s = 0; s < to->n_seq; s++) {
-        int32_t n = (from->field[SY_CTX][s] + len - 1) / len;
-        memcpy(to->field[SY_BLOCK_TABLE] + (int64_t)s * to->shape.block,
-               from->field[SY_BLOCK_TABLE] + (int64_t)s * from->shape.block, (size_t)n * sizeof(int32_t));
-    }
+    struct bucket *b = *out = &e->bucket[i];
+    for (int32_t g = 0; g < e->n_group; g++) fill_batch(e, g, &b->batch[g]);
     b->n_step++;
-    b->n_tok += (uint64_t)to->n_tok;
-    return b;
+    b->n_tok += (uint64_t)e->batch.n_tok;
+    return SY_OK;
 }

@@ -153,7 +153,8 @@ void draft_adopt(struct sy_engine *e, struct seq *s)
     const struct draft *d = e->draft;
     if (!d || d->recurrent) return;
     int32_t n = 0;
-    while (n < s->n_block && d->fill[s->block[n]] && d->fill[s->block[n]] == e->cache.block[s->block[n]].key) n++;
+    while (n < s->n_block && d->fill[s->block[n]] && d->fill[s->block[n]] == cache_of(e, s)->block[s->block[n]].key)
+        n++;
     s->draft.n_noted = n;
     s->draft.n_done = n * e->plan.block_len;
 }
@@ -173,7 +174,7 @@ static void note_fill(struct sy_engine *e, struct seq *s)
     if (e->draft->recurrent || s->draft.base > 0) return;
     for (; s->draft.n_noted < s->n_learned && (s->draft.n_noted + 1) * len <= s->draft.n_done; s->draft.n_noted++) {
         int32_t b = s->block[s->draft.n_noted];
-        e->draft->fill[b] = e->cache.block[b].key;
+        e->draft->fill[b] = cache_of(e, s)->block[b].key;
     }
 }
 
@@ -264,7 +265,8 @@ static int32_t feed(struct sy_engine *e, struct seq *s, const struct sy_result *
         n = left;
         k = 0;
     }
-    if (n <= 0 || sy_cache_is_shared(&e->cache, s->block[(s->draft.n_done + n - 1) / e->plan.block_len])) return 0;
+    if (n <= 0 || sy_cache_is_shared(cache_of(e, s), s->block[(s->draft.n_done + n - 1) / e->plan.block_len]))
+        return 0;
     for (int32_t i = 0; d->mtp && i < n; i++)
         memcpy(d->given + (int64_t)(b->n_tok + i) * d->d_model,
                r->all + (s->draft.fed_row + s->draft.n_done + i - s->draft.fed_pos) * r->ld_all,

@@ -88,42 +88,47 @@ static int32_t or_default(int32_t v, int32_t otherwise) { return v > 0 ? v : oth
 sy_status engine_graph(struct sy_engine *e, struct sy_shape shape, struct sy_graph **out, struct sy_err *err)
 {
     struct sy_graph *whole;
-    int32_t n_rank = e->opt.backend_opt.n_rank;
     sy_status st = sy_model_build_part(e->env, &e->model, draft_part(e), shape, &whole, err);
-    if (st || n_rank <= 1) {
+    if (st || sy_shard_ranks(&e->opt.backend_opt.shard) == 1) {
         if (!st) *out = whole;
         return st;
     }
-    st = sy_graph_shard(e->env, whole, n_rank, out, err);
+    st = sy_graph_shard(e->env, whole, &e->opt.backend_opt.shard, out, err);
     sy_graph_free(whole);
     return st;
 }
 
 /* A running sequence reads one slot and writes another at most; what is left over holds snapshots. */
-static sy_status plan_slots(struct sy_engine *e, struct sy_shape *shape, struct sy_err *err)
+sy_status sy_engine_plan_slots(const struct sy_engine_opt *o, int64_t slot_bytes, struct sy_engine_plan *p,
+                               struct sy_shape *shape, struct sy_err *err)
 {
-    struct sy_engine_plan *p = &e->plan;
-    p->slot_bytes = e->ops->slot_bytes ? e->ops->slot_bytes(e->backend, e->graph) : 0;
-    if (p->slot_bytes == 0) return SY_OK;
+    p->slot_bytes = slot_bytes;
+    if (slot_bytes == 0) return SY_OK;
     int64_t n = 8 + 4 * (int64_t)p->seq_max;
-    if (e->opt.snapshot_bytes > 0) n = e->opt.snapshot_bytes / p->slot_bytes;
-    if (e->opt.no_prefix_cache) n = 0;
+    if (o->snapshot_bytes > 0) n = o->snapshot_bytes / slot_bytes;
+    if (o->no_prefix_cache) n = 0;
     n += 1 + 2 * (int64_t)p->seq_max;
-    if (n > 1 << 20 || (double)n * (double)p->slot_bytes > 1e15)
+    if (n > 1 << 20 || (double)n * (double)slot_bytes > 1e15)
         return sy_fail(err, SY_ENOMEM, "%lld states of %lld bytes are too many; lower --max-seqs", (long long)n,
-                       (long long)p->slot_bytes);
+                       (long long)slot_bytes);
     p->n_slot = (int32_t)n;
     shape->seq = 2 * p->seq_max + 2; /* a sequence stands in a step twice where a snapshot is taken */
+    return SY_OK;
+}
+
+static sy_status plan_slots(struct sy_engine *e, struct sy_shape *shape, struct sy_err *err)
+{
+    int64_t slot = e->ops->slot_bytes ? e->ops->slot_bytes(e->backend, e->graph) : 0;
+    sy_status st = sy_engine_plan_slots(&e->opt, slot, &e->plan, shape, err);
+    if (st || slot == 0) return st;
     sy_graph_free(e->graph);
     e->graph = NULL;
     return engine_graph(e, *shape, &e->graph, err);
 }
 
-/* Decides the sizes, before weights or cache take memory. */
-static sy_status plan_sizes(struct sy_engine *e, const struct sy_engine_opt *o, struct sy_shape *shape,
-                            struct sy_err *err)
+sy_status sy_engine_plan_shape(const struct sy_engine_opt *o, struct sy_engine_plan *p, struct sy_shape *shape,
+                               struct sy_err *err)
 {
-    struct sy_engine_plan *p = &e->plan;
     p->block_len = or_default(o->block_len, 32);
     p->seq_max = or_default(o->seq_max, 1);
     p->batch_tok_max = or_default(o->batch_tok_max, 512);
@@ -137,14 +142,14 @@ static sy_status plan_sizes(struct sy_engine *e, const struct sy_engine_opt *o, 
     return SY_OK;
 }
 
-static sy_status plan_blocks(struct sy_engine *e, const struct sy_engine_opt *o, int32_t per_seq, int64_t block_bytes,
-                             struct sy_err *err)
+sy_status sy_engine_plan_blocks(const struct sy_engine_opt *o, int32_t per_seq, int64_t block_bytes,
+                                int64_t draft_bytes, struct sy_engine_plan *p, struct sy_err *err)
 {
-    struct sy_engine_plan *p = &e->plan;
-    int64_t n_block = 1 + (int64_t)p->seq_max * per_seq;
-    int64_t all_bytes = block_bytes + (e->draft ? e->draft->block_bytes : 0);
-    if (o->kv_bytes_max > 0 && all_bytes > 0 && n_block > o->kv_bytes_max / all_bytes)
-        n_block = o->kv_bytes_max / all_bytes; /* blocks of a model without attention have no bytes */
+    int32_t n_group = sy_shard_groups(&o->backend_opt.shard); /* each has its share of the sequences */
+    int64_t n_block = 1 + (int64_t)((p->seq_max + n_group - 1) / n_group) * per_seq, most = o->kv_bytes_max / n_group;
+    int64_t all_bytes = block_bytes + draft_bytes;
+    if (o->kv_bytes_max > 0 && all_bytes > 0 && n_block > most / all_bytes)
+        n_block = most / all_bytes; /* blocks of a model without attention have no bytes */
     if ((double)n_block * (double)all_bytes > 1e15)
         return sy_fail(err, SY_ENOMEM,
                        "%d sequences of %d tokens need a KV cache of %.0f GB; lower --max-seqs or --ctx-size",
@@ -153,13 +158,13 @@ static sy_status plan_blocks(struct sy_engine *e, const struct sy_engine_opt *o,
         return sy_fail(err, SY_ENOMEM,
                        "--kv-memory: one sequence of %d tokens needs %lld bytes, the limit is %lld; raise it or "
                        "lower --ctx-size",
-                       p->ctx_len, (long long)((1 + per_seq) * all_bytes), (long long)o->kv_bytes_max);
-    if (n_block > INT32_MAX / p->block_len)
+                       p->ctx_len, (long long)((1 + per_seq) * all_bytes * n_group), (long long)o->kv_bytes_max);
+    if (n_block * n_group > INT32_MAX / p->block_len)
         return sy_fail(err, SY_ENOMEM, "%d sequences of %d tokens are too many; lower --max-seqs or --ctx-size",
                        p->seq_max, p->ctx_len);
     p->n_block = (int32_t)n_block;
-    p->kv_bytes = n_block * block_bytes;
-    p->draft_kv_bytes = n_block * (all_bytes - block_bytes);
+    p->kv_bytes = n_group * n_block * block_bytes;
+    p->draft_kv_bytes = n_group * n_block * draft_bytes;
     return SY_OK;
 }
 
@@ -167,11 +172,15 @@ sy_status engine_tables_new(struct sy_engine *e, struct sy_shape shape, struct s
 {
     const struct sy_env *env = e->env;
     e->next_id = 1;
-    sy_status st = sy_cache_init(&e->cache, env, e->plan.block_len, e->plan.n_block, e->plan.n_slot,
-                                 !e->opt.no_prefix_cache, err);
+    e->n_group = sy_shard_groups(&e->opt.backend_opt.shard);
+    e->cache = sy_new_array(env, (size_t)e->n_group, sizeof *e->cache);
+    sy_status st = e->cache ? SY_OK : sy_fail(err, SY_ENOMEM, "no memory for the engine");
+    for (int32_t g = 0; g < e->n_group && !st; g++)
+        st = sy_cache_init(&e->cache[g], env, e->plan.block_len, e->plan.n_block, e->plan.n_slot,
+                           !e->opt.no_prefix_cache, err);
     if (!st) st = sy_batch_new(env, shape, &e->batch, err);
     if (st) return st;
-    e->block_bytes = e->plan.kv_bytes / e->plan.n_block;
+    e->block_bytes = e->plan.kv_bytes / e->plan.n_block / e->n_group;
     /* With states a sequence goes on from its last snapshot, which is cheaper than moving all of it. */
     if (!e->plan.n_slot) e->n_swap_slot = (int32_t)(e->opt.swap_bytes / (e->block_bytes > 0 ? e->block_bytes : 1));
     if (e->n_swap_slot > e->plan.n_block) e->n_swap_slot = e->plan.n_block;
@@ -206,7 +215,8 @@ void engine_tables_free(struct sy_engine *e)
     sy_delete(e->env, e->swap_mem);
     sy_delete(e->env, e->swap_free);
     sy_batch_release(e->env, &e->batch);
-    sy_cache_release(&e->cache, e->env);
+    for (int32_t g = 0; e->cache && g < e->n_group; g++) sy_cache_release(&e->cache[g], e->env);
+    sy_delete(e->env, e->cache);
     if (e->trace) fclose(e->trace);
 }
 
@@ -278,13 +288,15 @@ sy_status sy_engine_new(const struct sy_env *env, const struct sy_engine_opt *o,
     if (!st) {
         e->plan.info = e->model.info;
         e->plan.arch = e->model.arch->name;
-        st = plan_sizes(e, o, &shape, err);
+        st = sy_engine_plan_shape(o, &e->plan, &shape, err);
     }
     if (!st) st = engine_graph(e, shape, &e->graph, err);
     if (!st) st = plan_slots(e, &shape, err);
     if (!st && o->draft_model) st = draft_open(e, shape, err);
-    if (!st)
-        st = plan_blocks(e, o, shape.block, e->ops->kv_block_bytes(e->backend, e->graph, e->plan.block_len), err);
+    if (!st) {
+        int64_t block = e->ops->kv_block_bytes(e->backend, e->graph, e->plan.block_len);
+        st = sy_engine_plan_blocks(o, shape.block, block, e->draft ? e->draft->block_bytes : 0, &e->plan, err);
+    }
     if (!st) st = allocate(e, shape, err);
     if (st) {
         sy_engine_free(e);
@@ -309,8 +321,8 @@ sy_status sy_engine_new_bare(const struct sy_env *env, const struct sy_engine_op
     e->plan.info = b->info;
     e->plan.arch = "";
     struct sy_shape shape;
-    sy_status st = plan_sizes(e, o, &shape, err);
-    if (!st) st = plan_blocks(e, o, shape.block, b->block_bytes, err);
+    sy_status st = sy_engine_plan_shape(o, &e->plan, &shape, err);
+    if (!st) st = sy_engine_plan_blocks(o, shape.block, b->block_bytes, 0, &e->plan, err);
     if (!st) st = engine_tables_new(e, shape, err);
     if (st) {
         sy_engine_free(e);

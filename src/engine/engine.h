@@ -17,6 +17,12 @@ enum sy_scheduling {
     SY_CONTINUOUS, /* requests join and leave between any two steps */
     SY_STATIC,     /* a batch is filled, runs until its last request ends, then the next: for comparison */
 };
+enum sy_shapes {                    /* of steps, on devices whose programs have static ones */
+                 SY_SHAPES_BUCKETS, /* graph/buckets.h: the smallest of a few that holds the step; all compiled before
+                                       the first */
+                 SY_SHAPES_ONE,     /* everything is padded to the largest: for comparison */
+                 SY_SHAPES_EXACT, /* a program for each shape that comes up, compiled when it does: for comparison */
+};
 struct sy_engine_opt {   /* zero everywhere is a sensible default */
     const char *model;   /* path of a .gguf file or a folder */
     const char *backend; /* "cpu" (default), or "name:device" */
@@ -33,6 +39,7 @@ struct sy_engine_opt {   /* zero everywhere is a sensible default */
     double gap_ms_max;      /* bound on the time between two tokens of a running request, kept by shrinking
                                prefill chunks; 0: none */
     enum sy_scheduling scheduling;
+    enum sy_shapes shapes;
     bool no_prefix_cache;
     int32_t draft_max; /* tokens guessed in a step for each sequence at most; 0: none, or 4 with a draft model */
     const char *draft_model; /* what guesses: a smaller model's path, or "mtp": the model's own head for one token
@@ -61,8 +68,9 @@ void sy_engine_free(struct sy_engine *);
 struct sy_engine_plan { /* what was decided; filled before memory is taken */
     struct sy_info info;
     const char *arch;
-    int32_t ctx_len, block_len, seq_max, batch_tok_max, n_block;
-    int64_t kv_bytes, draft_kv_bytes; /* of the model; of its draft model, 0: none */
+    int32_t ctx_len, block_len, seq_max, batch_tok_max;
+    int32_t n_block;                  /* of each group of ranks that has sequences of its own */
+    int64_t kv_bytes, draft_kv_bytes; /* of all; of the draft model, 0: none */
     int32_t n_slot;                   /* slots of recurrent states, 0: the model has none */
     int64_t slot_bytes;
     double weight_bytes_step; /* weights one decode step reads */
@@ -70,6 +78,15 @@ struct sy_engine_plan { /* what was decided; filled before memory is taken */
     struct sy_device device;
 };
 const struct sy_engine_plan *sy_engine_plan(const struct sy_engine *);
+/* The decisions themselves, for whoever asks what an engine would do: the most of everything in a step, of
+ * plan->info; how many slots there are, and sequences in a step therefore; how many blocks. Refuse sizes that cannot
+ * be. */
+SY_CHECK sy_status sy_engine_plan_shape(const struct sy_engine_opt *, struct sy_engine_plan *, struct sy_shape *,
+                                        struct sy_err *);
+SY_CHECK sy_status sy_engine_plan_slots(const struct sy_engine_opt *, int64_t slot_bytes, struct sy_engine_plan *,
+                                        struct sy_shape *, struct sy_err *);
+SY_CHECK sy_status sy_engine_plan_blocks(const struct sy_engine_opt *, int32_t blocks_per_seq, int64_t block_bytes,
+                                         int64_t draft_block_bytes, struct sy_engine_plan *, struct sy_err *);
 const struct sy_checkpoint *sy_engine_checkpoint(const struct sy_engine *);
 const struct sy_tokenizer *sy_engine_tokenizer(const struct sy_engine *); /* NULL: the model has none */
 const struct sy_template *sy_engine_template(const struct sy_engine *);   /* NULL: none */

@@ -52,6 +52,7 @@ struct seq {          /* one answer, from submit to its last event; lives in its
     int32_t n_tok, n_end; /* n_end: length at which it is complete */
     int32_t n_stop;       /* length at which it ends as if by an end token; INT32_MAX: no such */
     int32_t n_done;       /* tokens whose keys and values are in the cache */
+    int32_t home;         /* the group of ranks that has its blocks and slots */
     int32_t *block;
     int32_t n_block;
     int32_t n_learned; /* full blocks that were offered to the prefix cache */
@@ -98,6 +99,7 @@ struct out_row { /* a row of logits of the step */
     int32_t pos;
     bool sample; /* the next token comes from it */
     bool draft;  /* if the guesses up to pos were right */
+    int32_t row; /* of the step's result */
 };
 enum keep { KEEP_NOT, KEEP_CUT, KEEP_GUESS, KEEP_TAIL };
 struct entry { /* of the step: tokens of one sequence that end in one slot; more than one when a snapshot is taken */
@@ -109,9 +111,12 @@ struct kv_window { /* attention layers that see at most `window` keys (0: all), 
     int32_t window;
     double share;
 };
+struct slot_drop {
+    int32_t home, slot;
+};
 struct bucket { /* a static shape */
     struct sy_program *program;
-    struct sy_batch batch;
+    struct sy_batch *batch; /* [n_group] */
     uint64_t n_step, n_tok; /* that ran in it; n_tok: without padding */
 };
 struct sy_engine {
@@ -126,16 +131,19 @@ struct sy_engine {
     struct sy_graph *graph;
     struct sy_weights *weights;
     struct sy_program *program; /* of a ragged device; NULL: one in each bucket */
-    struct sy_buckets buckets;  /* n 0: the device is ragged */
-    struct bucket *bucket;      /* [buckets.n] */
-    int64_t n_compiled;         /* programs, when the engine was ready */
+    struct sy_buckets buckets;
+    struct bucket *bucket; /* [buckets.n], room for SY_BUCKET_MAX; NULL: the device is ragged */
+    struct sy_cache_dim dim;
+    int32_t next_bucket; /* SY_SHAPES_EXACT: whose place a new one takes when all are taken */
+    int64_t n_compiled;  /* programs, when the engine was ready */
     struct sy_kv_cache *kv;
     struct sy_engine_plan plan;
     int32_t end_id[32], n_end_id;
 
     struct draft *draft; /* NULL: none */
     struct spec spec;
-    struct sy_cache cache;
+    int32_t n_group;         /* of ranks that have sequences of their own */
+    struct sy_cache *cache;  /* [n_group] */
     unsigned char *swap_mem; /* n_swap_slot blocks */
     int64_t block_bytes;
     struct kv_window kv_window[8];
@@ -149,9 +157,9 @@ struct sy_engine {
     uint64_t next_id;
 
     struct sy_batch batch;
-    struct entry *entry; /* [shape.seq] whose tokens they are */
-    int32_t n_put;       /* sequences in it */
-    int32_t *slot_drop;  /* [shape.seq] slots that the step reads and nobody holds afterwards */
+    struct entry *entry;         /* [shape.seq] whose tokens they are */
+    int32_t n_put;               /* sequences in it */
+    struct slot_drop *slot_drop; /* [shape.seq] slots that the step reads and nobody holds afterwards */
     int32_t n_slot_drop;
     int32_t n_prefill; /* prompt tokens in it */
     bool has_decode;
@@ -176,6 +184,13 @@ static inline uint64_t seq_domain(const struct sy_engine *e, const struct seq *s
     return far ? sy_rng_u64(s->of->domain, 1) : s->of->domain;
 }
 
+static inline struct sy_cache *cache_of(const struct sy_engine *e, const struct seq *s) { return &e->cache[s->home]; }
+/* A block's number among those of all groups, as the backend knows it. */
+static inline int32_t block_of(const struct sy_engine *e, const struct seq *s, int32_t block)
+{
+    return s->home * e->plan.n_block + block;
+}
+
 /* Everything but the model: the tables for a backend that is open, compiled and has its cache. */
 SY_CHECK sy_status engine_tables_new(struct sy_engine *, struct sy_shape, struct sy_err *);
 void engine_tables_free(struct sy_engine *);
@@ -185,7 +200,8 @@ SY_CHECK sy_status engine_graph(struct sy_engine *, struct sy_shape, struct sy_g
 /* bucket.c */
 SY_CHECK sy_status buckets_compile(struct sy_engine *, struct sy_shape max, struct sy_cache_dim, struct sy_err *);
 void buckets_free(struct sy_engine *);
-struct bucket *buckets_fit(struct sy_engine *); /* the step's, its batch filled */
+/* The step's, its batch filled. Compiles, and so may fail, with SY_SHAPES_EXACT alone. */
+SY_CHECK sy_status buckets_fit(struct sy_engine *, struct bucket **, struct sy_err *);
 /* sched.c */
 void sched_wait(struct sy_engine *, struct seq *);                           /* into the waiting list, at its place */
 void sched_end(struct sy_engine *, struct seq *, enum sy_finish, bool tell); /* out of wherever it is */

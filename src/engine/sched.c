@@ -56,10 +56,10 @@ static void stop_running(struct sy_engine *e, struct seq *s)
 /* Last block first: of cached blocks the end of a prefix is then taken before its beginning. */
 static void give_blocks(struct sy_engine *e, struct seq *s)
 {
-    while (s->n_block > 0) sy_cache_return(&e->cache, s->block[--s->n_block]);
+    while (s->n_block > 0) sy_cache_return(cache_of(e, s), s->block[--s->n_block]);
     s->n_done = s->n_learned = 0;
-    if (s->slot) sy_cache_slot_return(&e->cache, s->slot);
-    if (s->draft_slot) sy_cache_slot_return(&e->cache, s->draft_slot);
+    if (s->slot) sy_cache_slot_return(cache_of(e, s), s->slot);
+    if (s->draft_slot) sy_cache_slot_return(cache_of(e, s), s->draft_slot);
     s->slot = s->draft_slot = s->tail_block = s->tail_slot = s->n_draft = 0;
     s->slot_owed = false;
     draft_forget(e, s);
@@ -151,7 +151,8 @@ static void preempt(struct sy_engine *e, struct seq *s)
         for (s->n_swap = 0; s->n_swap < s->n_block; s->n_swap++) {
             int32_t slot = e->swap_free[--e->n_swap_free];
             s->swap[s->n_swap] = slot;
-            e->ops->save_block(e->backend, e->kv, s->block[s->n_swap], e->swap_mem + slot * e->block_bytes);
+            e->ops->save_block(e->backend, e->kv, block_of(e, s, s->block[s->n_swap]),
+                               e->swap_mem + slot * e->block_bytes);
         }
         int32_t n_done = s->n_done;
         give_blocks(e, s);
@@ -165,16 +166,24 @@ static void preempt(struct sy_engine *e, struct seq *s)
     sched_wait(e, s);
 }
 
+/* The youngest of those whose blocks are where s has its own. */
+static struct seq *youngest(const struct sy_engine *e, const struct seq *s)
+{
+    int32_t i = e->n_running - 1;
+    while (e->running[i]->home != s->home) i--;
+    return e->running[i];
+}
+
 /* Makes room for position n - 1 of s; false: s itself had to give way. */
 static bool grow(struct sy_engine *e, struct seq *s, int32_t n)
 {
     int32_t want = (n + e->plan.block_len - 1) / e->plan.block_len;
     while (want > s->n_block) {
-        if (!sy_cache_lease(&e->cache, want - s->n_block, &s->block[s->n_block])) {
+        if (!sy_cache_lease(cache_of(e, s), want - s->n_block, &s->block[s->n_block])) {
             s->n_block = want;
             break;
         }
-        struct seq *victim = e->running[e->n_running - 1];
+        struct seq *victim = youngest(e, s);
         preempt(e, victim);
         if (victim == s) return false;
     }
@@ -184,17 +193,17 @@ static bool grow(struct sy_engine *e, struct seq *s, int32_t n)
 /* A block that s is about to write and others hold too becomes its own; false: s had to give way. */
 static bool own_block(struct sy_engine *e, struct seq *s, int32_t i)
 {
-    if (i >= s->n_block || !sy_cache_is_shared(&e->cache, s->block[i])) return true;
+    if (i >= s->n_block || !sy_cache_is_shared(cache_of(e, s), s->block[i])) return true;
     int32_t fresh;
-    while (sy_cache_lease(&e->cache, 1, &fresh)) {
-        struct seq *victim = e->running[e->n_running - 1];
+    while (sy_cache_lease(cache_of(e, s), 1, &fresh)) {
+        struct seq *victim = youngest(e, s);
         preempt(e, victim);
         if (victim == s) return false;
-        if (!sy_cache_is_shared(&e->cache, s->block[i])) return true;
+        if (!sy_cache_is_shared(cache_of(e, s), s->block[i])) return true;
     }
-    e->copy[e->n_copy++] = (struct sy_copy){s->block[i], fresh};
+    e->copy[e->n_copy++] = (struct sy_copy){block_of(e, s, s->block[i]), block_of(e, s, fresh)};
     /* The source stays leased by its other holders, and is not written before the copies are made. */
-    sy_cache_return(&e->cache, s->block[i]);
+    sy_cache_return(cache_of(e, s), s->block[i]);
     s->block[i] = fresh;
     return true;
 }
@@ -208,9 +217,9 @@ static void keep(struct sy_engine *e, struct seq *s, int32_t known, int32_t pos)
     for (int32_t i = 0; i < e->batch.n_seq; i++) {
         const struct entry *x = &e->entry[i];
         if (x->seq != s || x->end != pos || x->keep == KEEP_NOT) continue;
-        if (!sy_cache_keep(&e->cache, known, x->slot, x->keep == KEEP_GUESS)) return;
+        if (!sy_cache_keep(cache_of(e, s), known, x->slot, x->keep == KEEP_GUESS)) return;
         if (x->keep != KEEP_TAIL) return;
-        sy_cache_unkeep(&e->cache, s->tail_block, s->tail_slot);
+        sy_cache_unkeep(cache_of(e, s), s->tail_block, s->tail_slot);
         s->tail_block = known;
         s->tail_slot = x->slot;
         return;
@@ -224,8 +233,8 @@ static void learn(struct sy_engine *e, struct seq *s)
     int32_t n_right = s->n_done - s->n_draft; /* guesses are not known to be right yet */
     if (s->n_learned == 0 && n_right >= len) s->key = sy_cache_root(seq_domain(e, s));
     for (; (s->n_learned + 1) * len <= n_right; s->n_learned++) {
-        int32_t known = sy_cache_learn(&e->cache, s->block[s->n_learned], &s->key, s->tok + s->n_learned * len);
-        if (known && e->cache.n_slot) keep(e, s, known, (s->n_learned + 1) * len);
+        int32_t known = sy_cache_learn(cache_of(e, s), s->block[s->n_learned], &s->key, s->tok + s->n_learned * len);
+        if (known && cache_of(e, s)->n_slot) keep(e, s, known, (s->n_learned + 1) * len);
     }
 }
 
@@ -235,7 +244,10 @@ void sched_learn(struct sy_engine *e)
         learn(e, e->running[i]);
         e->running[i]->slot_owed = false;
     }
-    while (e->n_slot_drop > 0) sy_cache_slot_return(&e->cache, e->slot_drop[--e->n_slot_drop]);
+    for (; e->n_slot_drop > 0; e->n_slot_drop--) {
+        const struct slot_drop *d = &e->slot_drop[e->n_slot_drop - 1];
+        sy_cache_slot_return(&e->cache[d->home], d->slot);
+    }
 }
 
 /* Where snapshots of a prompt are worth a cut: where another sequence went another way, since more may follow it; and
@@ -254,10 +266,11 @@ static bool restore(struct sy_engine *e, struct seq *s)
 {
     int32_t n = s->n_swap;
     int32_t want = (s->n_tok + e->plan.block_len - 1) / e->plan.block_len;
-    if (sy_cache_lease(&e->cache, want, s->block)) return false;
+    if (sy_cache_lease(cache_of(e, s), want, s->block)) return false;
     s->n_block = want;
     for (int32_t i = 0; i < n; i++)
-        e->ops->restore_block(e->backend, e->kv, s->block[i], e->swap_mem + s->swap[i] * e->block_bytes);
+        e->ops->restore_block(e->backend, e->kv, block_of(e, s, s->block[i]),
+                              e->swap_mem + s->swap[i] * e->block_bytes);
     give_swap(e, s);
     /* Its blocks are offered to the prefix cache again as if they had just been computed. */
     s->n_learned = 0;
@@ -272,7 +285,7 @@ static void adopt(struct sy_engine *e, struct seq *s)
     if (s->score_from < limit) limit = s->score_from;
     if (s->of->no_cache_read) limit = 0;
     int32_t len = e->plan.block_len;
-    struct sy_prefix p = sy_cache_match(&e->cache, seq_domain(e, s), s->tok, limit / len, s->block);
+    struct sy_prefix p = sy_cache_match(cache_of(e, s), seq_domain(e, s), s->tok, limit / len, s->block);
     s->n_block = s->n_learned = p.n_block;
     s->n_done = s->kept = p.n_block * len;
     s->key = p.key;
@@ -288,11 +301,11 @@ static void explain_cached(const struct sy_engine *e, const struct seq *s)
     char why[96];
     if (!e->env->log || e->env->log->level < SY_LOG_DEBUG) return;
     if (s->n_done == whole * len) snprintf(why, sizeof why, "all there is in whole blocks of %d", len);
-    else if (!e->cache.enabled) snprintf(why, sizeof why, "the prefix cache is off");
+    else if (!cache_of(e, s)->enabled) snprintf(why, sizeof why, "the prefix cache is off");
     else if (s->of->no_cache_read) snprintf(why, sizeof why, "the request reads no cache");
     else if (s->score_from < s->n_done + len) snprintf(why, sizeof why, "rows of the prompt are asked for");
     else {
-        int32_t same = sy_cache_common(&e->cache, s->key, s->tok + s->n_done);
+        int32_t same = sy_cache_common(cache_of(e, s), s->key, s->tok + s->n_done);
         if (same == len) snprintf(why, sizeof why, "more is known, but no recurrent state behind it was kept");
         else if (same >= 0) snprintf(why, sizeof why, "token %d is another than in what is cached", s->n_done + same);
         else
@@ -303,18 +316,49 @@ static void explain_cached(const struct sy_engine *e, const struct seq *s)
               s->n_done, s->n_tok, why);
 }
 
+/* Tokens that a group has still to compute, and one for each sequence that it runs. */
+static int64_t group_load(const struct sy_engine *e, int32_t group)
+{
+    int64_t n = 0;
+    for (int32_t i = 0; i < e->n_running; i++)
+        if (e->running[i]->home == group) n += e->running[i]->n_tok - e->running[i]->n_done + 1;
+    return n;
+}
+
+/* The group of ranks that computes s: where the least is left to compute, what it has of the prompt counted; one with
+ * room, if any has it. */
+static int32_t home_for(struct sy_engine *e, struct seq *s)
+{
+    int32_t best = -1, len = e->plan.block_len, want = (s->n_tok + len - 1) / len;
+    int64_t least = 0;
+    for (int32_t g = 0; g < e->n_group; g++) {
+        s->home = g;
+        adopt(e, s);
+        int64_t load = group_load(e, g) - s->n_done;
+        if (want - s->n_block > sy_cache_available(&e->cache[g])) load += INT32_MAX;
+        give_blocks(e, s);
+        if (best >= 0 && load >= least) continue;
+        best = g;
+        least = load;
+    }
+    return best;
+}
+
 static bool admit_one(struct sy_engine *e, struct seq *s)
 {
     int32_t len = e->plan.block_len, spare = 0; /* a block for each running sequence that will want one */
-    for (int32_t i = 0; i < e->n_running; i++) spare += (int64_t)e->running[i]->n_block * len < e->running[i]->n_end;
+    if (e->n_group > 1 && !s->n_swap) s->home = home_for(e, s);
+    for (int32_t i = 0; i < e->n_running; i++)
+        spare += e->running[i]->home == s->home && (int64_t)e->running[i]->n_block * len < e->running[i]->n_end;
     int32_t want = (s->n_tok + len - 1) / len;
     if (s->n_swap) {
-        if (want + spare > sy_cache_available(&e->cache) || !restore(e, s)) return false;
+        if (want + spare > sy_cache_available(cache_of(e, s)) || !restore(e, s)) return false;
     } else {
         bool first = s->n_tok == s->of->n_prompt && s->last_ns == 0;
         adopt(e, s);
         int32_t rest = want - s->n_block;
-        if (rest + spare > sy_cache_available(&e->cache) || sy_cache_lease(&e->cache, rest, &s->block[s->n_block])) {
+        if (rest + spare > sy_cache_available(cache_of(e, s)) ||
+            sy_cache_lease(cache_of(e, s), rest, &s->block[s->n_block])) {
             give_blocks(e, s);
             return false;
         }
@@ -359,10 +403,12 @@ static void add_load(const struct sy_engine *e, const struct seq *s, int32_t n, 
 static int32_t slot_to_write(struct sy_engine *e, struct seq *s, int32_t *from)
 {
     *from = s->slot;
-    if (e->cache.n_slot == 0 || (s->slot && !s->slot_owed && sy_cache_slot_is_own(&e->cache, s->slot)))
+    if (cache_of(e, s)->n_slot == 0 || (s->slot && !s->slot_owed && sy_cache_slot_is_own(cache_of(e, s), s->slot)))
         return s->slot;
-    if (s->slot) e->slot_drop[e->n_slot_drop++] = s->slot; /* read by the step: given back when it ran */
-    s->slot = sy_cache_slot_lease(&e->cache);
+    if (s->slot)
+        e->slot_drop[e->n_slot_drop++] =
+            (struct slot_drop){s->home, s->slot}; /* read by the step: given back when it ran */
+    s->slot = sy_cache_slot_lease(cache_of(e, s));
     sy_assert(s->slot); /* two for each running sequence are there */
     s->slot_owed = false;
     return s->slot;
@@ -372,7 +418,7 @@ static int32_t slot_to_write(struct sy_engine *e, struct seq *s, int32_t *from)
  * anyway and has none yet in the last third of what lies between: guesses lie the denser the nearer to its end. */
 static enum keep worth_keeping(const struct sy_engine *e, const struct seq *s, int32_t end)
 {
-    if (e->cache.n_slot == 0 || !e->cache.enabled || end % e->plan.block_len) return KEEP_NOT;
+    if (cache_of(e, s)->n_slot == 0 || !cache_of(e, s)->enabled || end % e->plan.block_len) return KEEP_NOT;
     if (end == s->cut[0] || end == s->cut[1]) return KEEP_CUT;
     if (s->last_ns) return KEEP_TAIL;
     int32_t last = s->cut[1] ? s->cut[1] : s->cut[0];
@@ -384,12 +430,15 @@ static enum keep worth_keeping(const struct sy_engine *e, const struct seq *s, i
 static int32_t until_cut(const struct sy_engine *e, const struct seq *s, int32_t n)
 {
     int32_t to_come = e->plan.seq_max - e->n_put;
-    if (sy_cache_slots_available(&e->cache) < 2 * to_come + 2 || e->batch.n_seq + to_come + 2 > e->batch.shape.seq)
+    if (sy_cache_slots_available(cache_of(e, s)) < 2 * to_come + 2 ||
+        e->batch.n_seq + to_come + 2 > e->batch.shape.seq)
         return n;
-    for (int i = 0; i < 2 && e->cache.n_slot; i++)
+    for (int i = 0; i < 2 && cache_of(e, s)->n_slot; i++)
         if (s->cut[i] > s->n_done && s->cut[i] < s->n_done + n) return s->cut[i] - s->n_done;
     int32_t len = e->plan.block_len, end = (s->n_done / len + 1) * len; /* the tail of an answer that grew by more */
-    return e->cache.n_slot && e->cache.enabled && is_decode(e, s, n) && end < s->n_done + n ? end - s->n_done : n;
+    return cache_of(e, s)->n_slot && cache_of(e, s)->enabled && is_decode(e, s, n) && end < s->n_done + n
+               ? end - s->n_done
+               : n;
 }
 
 /* n tokens of s, from slot rd to slot wr. */
@@ -409,7 +458,8 @@ static void put_tokens(struct sy_engine *e, struct seq *s, int32_t n, int32_t rd
         b->field[SY_SPAN][at] = pos < s->of->n_prompt ? s->of->n_prompt : pos + 1;
         b->field[SY_ROW][at] = s->block[pos / len] * len + pos % len;
         if (!wants_row(s, pos)) continue;
-        e->out[b->n_out] = (struct out_row){s, pos, pos + 1 >= s->n_tok && pos + 1 < s->n_end, pos >= s->n_tok};
+        e->out[b->n_out] =
+            (struct out_row){s, pos, pos + 1 >= s->n_tok && pos + 1 < s->n_end, pos >= s->n_tok, b->n_out};
         b->field[SY_OUT][b->n_out++] = at;
     }
     add_load(e, s, n, b->n_out - n_out, &e->load);
@@ -435,9 +485,9 @@ static void put_sure(struct sy_engine *e, struct seq *s, int32_t n)
 static void put_drafts(struct sy_engine *e, struct seq *s)
 {
     int32_t to_come = e->plan.seq_max - e->n_put;
-    bool room =
-        sy_cache_slots_available(&e->cache) >= 2 * to_come + 1 && e->batch.n_seq + to_come + 1 <= e->batch.shape.seq;
-    s->draft_slot = room ? sy_cache_slot_lease(&e->cache) : 0;
+    bool room = sy_cache_slots_available(cache_of(e, s)) >= 2 * to_come + 1 &&
+                e->batch.n_seq + to_come + 1 <= e->batch.shape.seq;
+    s->draft_slot = room ? sy_cache_slot_lease(cache_of(e, s)) : 0;
     if (s->draft_slot) put_tokens(e, s, s->n_draft, s->slot, s->draft_slot, KEEP_NOT);
     else s->n_draft = 0;
 }
@@ -450,12 +500,12 @@ static void put(struct sy_engine *e, struct seq *s, int32_t n)
     e->n_put++;
     s->draft.fed_row = e->batch.n_tok;
     s->draft.fed_pos = s->n_done;
-    if (e->cache.n_slot == 0) n += s->n_draft;
+    if (cache_of(e, s)->n_slot == 0) n += s->n_draft;
     for (int32_t part; n > 0; n -= part) {
         part = until_cut(e, s, n);
         put_sure(e, s, part);
     }
-    if (e->cache.n_slot && s->n_draft) put_drafts(e, s);
+    if (cache_of(e, s)->n_slot && s->n_draft) put_drafts(e, s);
     s->n_sure = s->n_tok;
     s->fed_end = s->n_tok + s->n_draft;
     s->draft.fed_n = e->batch.n_tok - s->draft.fed_row;
@@ -499,7 +549,7 @@ static int32_t room_for(const struct sy_engine *e, const struct seq *s)
 static int32_t chunk_for(const struct sy_engine *e, const struct seq *s)
 {
     int32_t n = room_for(e, s), end = (s->n_done + n) / e->plan.block_len * e->plan.block_len;
-    return e->cache.n_slot && s->n_done + n < s->n_tok && end > s->n_done ? end - s->n_done : n;
+    return cache_of(e, s)->n_slot && s->n_done + n < s->n_tok && end > s->n_done ? end - s->n_done : n;
 }
 
 static void fill_decodes(struct sy_engine *e)
@@ -562,6 +612,7 @@ void sched_fork(struct sy_engine *e, struct seq *s)
         next = sibling->next;
         sibling->next = NULL;
         sibling->n_cached = s->n_cached;
+        sibling->home = s->home;
         sibling->last_ns = s->last_ns;
         if (e->n_running == e->plan.seq_max) {
             sched_wait(e, sibling);
@@ -569,7 +620,7 @@ void sched_fork(struct sy_engine *e, struct seq *s)
         }
         for (int32_t i = 0; i < s->n_block; i++) {
             sibling->block[i] = s->block[i];
-            sy_cache_share(&e->cache, s->block[i]);
+            sy_cache_share(cache_of(e, s), s->block[i]);
         }
         sibling->n_block = s->n_block;
         sibling->n_done = s->n_done;
@@ -578,7 +629,7 @@ void sched_fork(struct sy_engine *e, struct seq *s)
         sibling->slot = s->slot;
         sibling->kept = s->kept;
         draft_fork(e, s, sibling);
-        if (s->slot) sy_cache_slot_share(&e->cache, s->slot);
+        if (s->slot) sy_cache_slot_share(cache_of(e, s), s->slot);
         start(e, sibling);
     }
 }

@@ -133,8 +133,8 @@ static int32_t look_up(const int32_t *tok, int32_t n, int32_t *from)
 int32_t spec_lease(struct sy_engine *e, struct seq *s, int32_t k, int32_t len)
 {
     int32_t want = (s->n_tok + k + len - 1) / len - s->n_block;
-    bool leased = want <= 0 || (want + e->n_running <= sy_cache_available(&e->cache) &&
-                                !sy_cache_lease(&e->cache, want, &s->block[s->n_block]));
+    bool leased = want <= 0 || (want + e->n_running <= sy_cache_available(cache_of(e, s)) &&
+                                !sy_cache_lease(cache_of(e, s), want, &s->block[s->n_block]));
     if (leased && want > 0) s->n_block += want;
     if (!leased) k = s->n_block * len - s->n_tok;
     return k > 0 ? k : 0;
@@ -177,7 +177,7 @@ void spec_settle(struct sy_engine *e)
         s->n_done = s->n_sure + hit;
         if (s->draft_slot) {
             int32_t kept = hit == s->n_draft ? s->draft_slot : s->slot;
-            sy_cache_slot_return(&e->cache, kept == s->slot ? s->draft_slot : s->slot);
+            sy_cache_slot_return(cache_of(e, s), kept == s->slot ? s->draft_slot : s->slot);
             if (kept == s->slot) s->n_done = s->n_sure;
             s->slot = kept;
             s->draft_slot = 0;
@@ -187,7 +187,7 @@ void spec_settle(struct sy_engine *e)
         count(all, s->n_draft, hit, 0.98f);
         all->wait = h->wait;
         s->n_draft = 0;
-        while (s->n_block > (s->n_tok + len - 1) / len) sy_cache_return(&e->cache, s->block[--s->n_block]);
+        while (s->n_block > (s->n_tok + len - 1) / len) sy_cache_return(cache_of(e, s), s->block[--s->n_block]);
     }
 }
 

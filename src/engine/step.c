@@ -84,13 +84,13 @@ static void collect(struct sy_engine *e, const struct sy_result *r, uint64_t now
         const struct seq_request *q = o->seq->of;
         bool wanted = o->pos >= o->seq->score_from && o->pos < q->n_prompt; /* once, even if it was preempted */
         if (wanted) o->seq->score_from = o->pos + 1;
-        if (wanted && q->on_logits) q->on_logits(q->ctx, o->pos, r->logits + i * r->ld, r->n_vocab);
-        if (wanted && q->on_hidden) q->on_hidden(q->ctx, o->pos, r->hidden + i * r->ld_hidden, r->d_model);
+        if (wanted && q->on_logits) q->on_logits(q->ctx, o->pos, r->logits + o->row * r->ld, r->n_vocab);
+        if (wanted && q->on_hidden) q->on_hidden(q->ctx, o->pos, r->hidden + o->row * r->ld_hidden, r->d_model);
         if (!o->sample) continue;
         /* Behind a wrong guess, or its reader has what it needs. */
         if (o->draft && (o->pos >= o->seq->fed_end || o->seq->stopped || q->cancelled)) continue;
-        take_siblings(e, o->seq, r, i, now);
-        if (!take_token(e, o->seq, r, i, now)) gone = o->seq;
+        take_siblings(e, o->seq, r, o->row, now);
+        if (!take_token(e, o->seq, r, o->row, now)) gone = o->seq;
     }
     spec_settle(e);
     if (e->n_prefill == 0) e->stats.decode_tok += e->stats.n_gen_tok - n_gen;
@@ -164,8 +164,10 @@ sy_status sy_engine_step_begin(struct sy_engine *e, bool *worked, struct sy_err 
     *worked = true;
     if (e->n_copy) e->ops->copy_blocks(e->backend, e->kv, e->copy, e->n_copy);
     if (e->n_copy && e->draft) e->ops->copy_blocks(e->backend, e->draft->kv, e->copy, e->n_copy);
-    struct bucket *b = e->buckets.n ? buckets_fit(e) : NULL;
-    sy_status st = e->ops->forward(e->backend, b ? b->program : e->program, e->kv, b ? &b->batch : &e->batch);
+    struct bucket *b = NULL;
+    sy_status st = e->bucket ? buckets_fit(e, &b, err) : SY_OK;
+    if (st) return st;
+    st = e->ops->forward(e->backend, b ? b->program : e->program, e->kv, b ? b->batch : &e->batch);
     return st ? sy_fail(err, st, "the backend refused a step") : SY_OK;
 }
 
@@ -175,7 +177,7 @@ sy_status sy_engine_step_end(struct sy_engine *e, struct sy_err *err)
     sy_status st = e->ops->wait(e->backend, wanted(e), &r, err);
     if (st) return st;
     uint64_t now = sy_now_ns(e->env);
-    if (e->buckets.n) {
+    if (e->bucket) {
         struct sy_device d;
         e->ops->device(e->backend, &d, false);
         e->stats.n_compile = (uint64_t)(d.n_compiled - e->n_compiled);
@@ -199,22 +201,25 @@ struct sy_engine_stats sy_engine_stats(const struct sy_engine *e)
     struct sy_engine_stats s = e->stats;
     s.n_running = e->n_running;
     s.n_waiting = e->n_wait;
-    s.block_free = e->cache.n_free;
-    s.block_cached = e->cache.n_cached;
-    s.block_leased = e->cache.n_leased;
-    s.block_total = e->cache.n_block - 1;
+    for (int32_t g = 0; g < e->n_group; g++) {
+        const struct sy_cache *c = &e->cache[g];
+        s.block_free += c->n_free;
+        s.block_cached += c->n_cached;
+        s.block_leased += c->n_leased;
+        s.block_total += c->n_block - 1;
+        s.slot_free += c->n_slot_free;
+        s.slot_kept += c->n_slot_kept;
+        s.slot_leased += c->n_slot_leased;
+    }
     s.n_bucket = e->buckets.n;
     for (int32_t i = 0; i < e->buckets.n; i++)
         s.bucket[i] = (struct sy_bucket_stats){e->buckets.shape[i], e->bucket[i].n_step, e->bucket[i].n_tok};
-    s.slot_free = e->cache.n_slot_free;
-    s.slot_kept = e->cache.n_slot_kept;
-    s.slot_leased = e->cache.n_slot_leased;
     return s;
 }
 
 void sy_engine_verify(const struct sy_engine *e)
 {
-    sy_cache_verify(&e->cache);
+    for (int32_t g = 0; g < e->n_group; g++) sy_cache_verify(&e->cache[g]);
     int32_t n_wait = 0, n_swap = 0;
     for (const struct seq *s = e->wait; s; s = s->next) {
         sy_assert(s->state == SEQ_WAITING && s->n_block == 0 && (s->n_swap || s->n_done == 0) && s->slot == 0);
@@ -226,9 +231,10 @@ void sy_engine_verify(const struct sy_engine *e)
         const struct seq *s = e->running[i];
         sy_assert(s->state == SEQ_RUNNING && s->n_swap == 0 && s->n_done <= s->n_tok && s->n_tok <= s->n_end);
         sy_assert(s->n_done <= s->n_block * e->plan.block_len);
-        for (int32_t k = 0; k < s->n_block; k++) sy_assert(e->cache.block[s->block[k]].n_ref > 0);
-        bool holds = e->cache.n_slot && s->n_done > 0;
-        sy_assert(holds ? e->cache.slot[s->slot].n_ref > 0 : s->slot == 0);
+        for (int32_t k = 0; k < s->n_block; k++) sy_assert(cache_of(e, s)->block[s->block[k]].n_ref > 0);
+        bool holds = cache_of(e, s)->n_slot && s->n_done > 0;
+        sy_assert(holds ? cache_of(e, s)->slot[s->slot].n_ref > 0 : s->slot == 0);
     }
-    if (e->n_running == 0) sy_assert(e->cache.n_leased == 0 && e->cache.n_slot_leased == 0);
+    for (int32_t g = 0; g < e->n_group && e->n_running == 0; g++)
+        sy_assert(e->cache[g].n_leased == 0 && e->cache[g].n_slot_leased == 0);
 }

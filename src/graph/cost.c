@@ -14,7 +14,8 @@ static double weight_bytes(const struct sy_load *l, const struct sy_node *w)
 /* The share of the experts that some row chooses, were each row's choice even and independent. */
 static double coverage(const struct sy_moe_dim *d, double rows)
 {
-    return 1 - pow(1 - (double)d->n_used / d->n_expert, rows);
+    double all = (double)d->n_expert * (d->share.n > 0 ? d->share.n : 1);
+    return 1 - pow(1 - d->n_used / all, rows);
 }
 
 struct sy_cost sy_node_cost(const struct sy_graph *g, uint32_t id, const struct sy_load *l)
@@ -91,7 +92,9 @@ struct sy_cost sy_node_cost(const struct sy_graph *g, uint32_t id, const struct 
                                 .b_act = f32 * (elems + rows * (double)in0->dim[1])};
     case SY_OP_EXPERTS: {
         const struct sy_moe_dim *d = &n->attr.moe;
-        double pairs = rows * d->n_used, wide = (d->gated ? 3.0 : 2.0) * d->d_ff, d_model = (double)n->dim[1];
+        if (d->share.n > 0) rows *= (double)n->dim[0] / (double)sy_graph_shape(g).tok; /* other ranks' come along */
+        double pairs = rows * d->n_used / (d->share.n > 0 ? d->share.n : 1), wide = (d->gated ? 3.0 : 2.0) * d->d_ff,
+               d_model = (double)n->dim[1];
         double bytes = weight_bytes(l, &node[n->in[2].id]) + weight_bytes(l, &node[n->in[3].id]);
         return (struct sy_cost){.flops = 2 * pairs * wide * d_model + 10 * pairs * d->d_ff,
                                 .b_weight = bytes * coverage(d, rows),
@@ -99,6 +102,10 @@ struct sy_cost sy_node_cost(const struct sy_graph *g, uint32_t id, const struct 
     }
     case SY_OP_RANK_SUM:
     case SY_OP_RANK_JOIN:
+    case SY_OP_RANK_ROWS:
+    case SY_OP_RANK_SHARE:
+    case SY_OP_RANK_SHIFT:
+    case SY_OP_RANK_PICK:
     case SY_OP_ROWS: return (struct sy_cost){.b_act = 2 * f32 * elems};
     case SY_OP_SAMPLE:
         return (struct sy_cost){.flops = rows * (double)in0->dim[1], .b_act = f32 * rows * (double)in0->dim[1]};

@@ -123,7 +123,7 @@ sy_val sy_given(struct sy_graph *g, int64_t d) { return last(g, push(g, SY_OP_GI
 static sy_val weight(struct sy_graph *g, const char *fmt, int layer, int64_t rows, int64_t cols, union sy_attr attr)
 {
     if (g->err.code) return SY_NONE;
-    char name[256];
+    char name[2048]; /* ranks of several stages know a weight by several names */
     size_t n_from = g->from ? strlen(g->from) : 0;
     bool renamed = n_from && !strncmp(fmt, g->from, n_from);
     const char *rest = renamed ? fmt + n_from : fmt, *stem = renamed ? g->to : "", *d = strstr(rest, "%d");
@@ -187,13 +187,12 @@ sy_val sy_vector(struct sy_graph *g, const char *name, int layer, int64_t d, enu
     return SY_NONE;
 }
 
-sy_val sy_weight_rank(struct sy_graph *g, const struct sy_node *whole, int64_t rows, int64_t cols, int32_t n_rank,
-                      int32_t unit)
+sy_val sy_weight_rank(struct sy_graph *g, const struct sy_node *whole, const char *name, int64_t rows, int64_t cols,
+                      struct sy_share share)
 {
     union sy_attr attr = whole->attr;
-    attr.weight.n_rank = n_rank > 1 ? n_rank : 0;
-    attr.weight.unit = unit;
-    sy_val v = weight(g, whole->name, -1, rows, cols, attr);
+    attr.weight.share = share;
+    sy_val v = weight(g, name, -1, rows, cols, attr);
     if (v.id) g->layer = g->node[v.id].layer = whole->layer;
     return v;
 }
@@ -220,6 +219,12 @@ static bool list_part(const char *name, int i, char *buf, size_t n_buf, int *n_p
     if (!part) return false;
     snprintf(buf, n_buf, "%.*s%.*s%s", (int)(open - name), name, (int)(end - part), part, close + 1);
     return true;
+}
+
+void sy_weight_stage(const char *name, int32_t stage, char *buf, size_t n_buf)
+{
+    for (const char *end; stage > 0 && (end = strchr(name, '|')); stage--) name = end + 1;
+    snprintf(buf, n_buf, "%.*s", (int)strcspn(name, "|"), name);
 }
 
 bool sy_weight_part(const char *name, int i, char *buf, size_t n_buf)
@@ -496,16 +501,34 @@ sy_val sy_rows(struct sy_graph *g, sy_val x)
     return last(g, n);
 }
 
-sy_val sy_rank_sum(struct sy_graph *g, sy_val x) { return unary(g, SY_OP_RANK_SUM, x, (union sy_attr){0}); }
-
-sy_val sy_rank_join(struct sy_graph *g, sy_val x, int32_t n_rank)
+static sy_val rank_op(struct sy_graph *g, enum sy_op op, sy_val x, struct sy_rank_dim d)
 {
-    const struct sy_node *a = use(g, x, "RANK_JOIN");
+    const struct sy_node *a = use(g, x, sy_op_name(op));
     if (!a) return SY_NONE;
-    struct sy_node *n = push(g, SY_OP_RANK_JOIN, a->dim[0], a->dim[1] * n_rank);
-    if (n) n->in[0] = x;
+    int64_t rows = a->dim[0], cols = a->dim[1];
+    if (op == SY_OP_RANK_JOIN) cols *= d.n;
+    if (op == SY_OP_RANK_ROWS) rows *= d.n;
+    if (op == SY_OP_RANK_SHARE) rows /= d.n;
+    struct sy_node *n = push(g, op, rows, cols);
+    if (n) {
+        n->in[0] = x;
+        n->attr.rank = d;
+    }
     return last(g, n);
 }
+
+sy_val sy_rank_sum(struct sy_graph *g, sy_val x, struct sy_rank_dim d) { return rank_op(g, SY_OP_RANK_SUM, x, d); }
+sy_val sy_rank_join(struct sy_graph *g, sy_val x, struct sy_rank_dim d) { return rank_op(g, SY_OP_RANK_JOIN, x, d); }
+sy_val sy_rank_rows(struct sy_graph *g, sy_val x, struct sy_rank_dim d) { return rank_op(g, SY_OP_RANK_ROWS, x, d); }
+sy_val sy_rank_share(struct sy_graph *g, sy_val x, struct sy_rank_dim d)
+{
+    return rank_op(g, SY_OP_RANK_SHARE, x, d);
+}
+sy_val sy_rank_shift(struct sy_graph *g, sy_val x, struct sy_rank_dim d)
+{
+    return rank_op(g, SY_OP_RANK_SHIFT, x, d);
+}
+sy_val sy_rank_pick(struct sy_graph *g, sy_val x, struct sy_rank_dim d) { return rank_op(g, SY_OP_RANK_PICK, x, d); }
 
 /* A vector operand of n elements, or none. */
 static bool vector_fits(struct sy_graph *g, sy_val v, int64_t n)
@@ -592,8 +615,9 @@ sy_val sy_experts(struct sy_graph *g, sy_val x, sy_val route, struct sy_expert_w
     const struct sy_node *in = use(g, w.w_in, "EXPERTS"), *out = use(g, w.w_out, "EXPERTS");
     if (!a || !r || !in || !out) return SY_NONE;
     int64_t n_in = (int64_t)(d.gated ? 2 : 1) * d.d_ff, d_model = a->dim[1];
-    bool ok = r->op == SY_OP_ROUTE && r->attr.route.n_expert == d.n_expert && r->attr.route.n_used == d.n_used &&
-              a->dim[0] == r->dim[0] && in->dim[0] == d.n_expert * n_in && in->dim[1] == d_model &&
+    bool own = r->op == SY_OP_ROUTE && r->attr.route.n_expert == d.n_expert && r->attr.route.n_used == d.n_used;
+    bool ranks = d.share.n > 0 && r->dim[1] == 2 * d.n_used; /* the choice may come from other ranks */
+    bool ok = (own || ranks) && a->dim[0] == r->dim[0] && in->dim[0] == d.n_expert * n_in && in->dim[1] == d_model &&
               out->dim[0] == d.n_expert * d_model && out->dim[1] == d.d_ff &&
               vector_fits(g, w.bias_in, d.n_expert * n_in) && vector_fits(g, w.bias_out, d.n_expert * d_model);
     if (!ok) {

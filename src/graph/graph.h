@@ -21,7 +21,7 @@ typedef struct {
     X(CONST, "a row of numbers of the model's hyper-parameters")                                                     \
     X(STATE, "blocks or slots")                                                                                      \
     X(GIVEN, "rows of floats that come with the step, one for each token")                                           \
-    X(EMBED, "rows of a table by token id; ids beyond it: row 0")                                                    \
+    X(EMBED, "rows of a table by token id; ids beyond it: row 0; of a shared table zeros for others' rows")          \
     X(LINEAR, "x w^T (+ b), accumulated in f32")                                                                     \
     X(NORM, "root mean square norm over runs of d, the mean taken off before if so said, times w if any")            \
     X(ROPE, "rotates pairs of d_rot dims of each head by position")                                                  \
@@ -38,8 +38,12 @@ typedef struct {
     X(JOIN, "columns of a, then of b")                                                                               \
     X(HEADS, "the columns of each head by a matrix of its own")                                                      \
     X(ROWS, "the rows that OUT names")                                                                               \
-    X(RANK_SUM, "sum over ranks")                                                                                    \
-    X(RANK_JOIN, "columns of all ranks, in their order")                                                             \
+    X(RANK_SUM, "sum over a group of ranks")                                                                         \
+    X(RANK_JOIN, "columns of a group's ranks, in their order")                                                       \
+    X(RANK_ROWS, "rows of a group's ranks, in their order")                                                          \
+    X(RANK_SHARE, "sum over a group's ranks, of whose rows each keeps its part")                                     \
+    X(RANK_SHIFT, "the value that the rank before in the group has; the first has zeros")                            \
+    X(RANK_PICK, "the value that one rank of the group has")                                                         \
     X(INDEX, "chooses the keys that each token attends to; writes k to its state first")                             \
     X(ATTEND, "paged ragged causal attention; writes k and v to its state first")                                    \
     X(ROUTE, "chooses experts: [ids | weights] of the n_used best by score")                                         \
@@ -67,6 +71,8 @@ struct sy_attn_dim {
     float scale, softcap; /* softcap 0: none */
     int32_t chunk;        /* only keys of the same run of chunk positions are seen; 0: no such bound */
     bool shared;          /* V is the first d_val elements of K, and not stored */
+    int32_t stage_ranks;  /* only ranks r with r / stage_ranks == stage write keys and values; 0: all do */
+    int32_t stage;
 };
 /* y of head h is W_h x of its first d_in columns; its other columns follow unchanged. Of w, w_rows rows belong to a
  * head: W_h is rows [row0, row0 + d_out) of them, [d_out, d_in], or, transposed, the transpose of rows
@@ -109,6 +115,21 @@ struct sy_glu_dim {
     enum sy_fn fn;
     float limit, up_add;
 };
+/* Groups of ranks that exchange values: those that are equal but for (rank / stride) % n. at: the one meant. */
+struct sy_rank_dim {
+    int32_t n, stride, at;
+};
+/* How ranks share a weight, see shard.h. Rank r holds share r % period - first of n, and zeros where that is none of
+ * them; unit rows stay together. n 0: every rank holds all of it. stage: ranks of a stage, for which names are joined
+ * by '|'; 0: one name. */
+struct sy_share {
+    int32_t n, unit, first, period, stage;
+};
+static inline int32_t sy_share_of(const struct sy_share *s, int32_t rank) /* -1: none */
+{
+    int32_t i = s->n > 0 ? rank % s->period - s->first : 0;
+    return i >= 0 && (s->n == 0 || i < s->n) ? i : -1;
+}
 /* From router logits [rows, n_expert] to [rows, 2 n_used]: first the ids of the chosen experts (whole numbers), best
  * first, then their weights. Ties: the lower id. A score is a function of the logits; the choice goes by score +
  * bias, the weight is the score alone (DeepSeek-V3, arXiv:2412.19437, section 2.1.2). Groups: experts in n_group
@@ -128,6 +149,7 @@ struct sy_moe_dim {
     bool gated;            /* down(act(gate x) * up x), else down(act(up x)) */
     bool weigh_input;      /* the weight multiplies x, not the result (Llama 4) */
     struct sy_glu_dim glu; /* not gated: fn alone counts */
+    struct sy_share share; /* of a rank: n_expert are its own, from share * n_expert on; n 0: it has all */
 };
 /* Value head j of n_val keeps a matrix S [d_key, d_val], zero before its sequence's first token. Per token, with
  * q and k of key head j / (n_val / n_key), v and beta of head j and a = exp(decay):
@@ -165,8 +187,7 @@ union sy_attr {
         int32_t repeat;            /* of a vector: each stored value stands for that many columns; 0: one */
         struct sy_regroup regroup; /* of a matrix */
         bool exact;                /* computed in f32 whatever the compute mode: a router's matrix */
-        /* A rank's share: its dims are of the share, of n_rank; unit rows stay together. 0: whole. See shard.h. */
-        int32_t n_rank, unit;
+        struct sy_share share;     /* the node's dims are of the share */
     } weight;
     struct sy_route_dim route;
     struct sy_moe_dim moe;
@@ -176,6 +197,7 @@ union sy_attr {
     struct sy_scan_dim scan;
     struct sy_heads_dim heads;
     struct sy_index_dim index;
+    struct sy_rank_dim rank;
     const float *constant; /* [dim[1]], in the arena of the model's hyper-parameters */
     float c;
     enum sy_fn fn;
@@ -243,9 +265,11 @@ sy_val sy_norm_weight(struct sy_graph *, const char *name, int layer, int64_t d,
 sy_val sy_vector(struct sy_graph *, const char *name, int layer, int64_t d, enum sy_wmap, int32_t repeat);
 sy_val sy_const(struct sy_graph *, const float *, int64_t d); /* [1, d]; outlives the graph and its programs */
 /* A rank's share of a weight of another graph. */
-sy_val sy_weight_rank(struct sy_graph *, const struct sy_node *whole, int64_t rows, int64_t cols, int32_t n_rank,
-                      int32_t unit);
+sy_val sy_weight_rank(struct sy_graph *, const struct sy_node *whole, const char *name, int64_t rows, int64_t cols,
+                      struct sy_share);
 sy_val sy_state(struct sy_graph *, struct sy_state_spec);
+/* The name of a stage among those joined by '|' (the name itself where there is one). */
+void sy_weight_stage(const char *name, int32_t stage, char *buf, size_t n_buf);
 /* i-th tensor name of a joined name, written to buf; false when there are no more. */
 bool sy_weight_part(const char *name, int i, char *buf, size_t n_buf);
 
@@ -273,8 +297,12 @@ sy_val sy_join(struct sy_graph *, sy_val a, sy_val b);
 sy_val sy_heads(struct sy_graph *, sy_val x, sy_val w, struct sy_heads_dim);
 /* q: n_head times d columns, k: d, w: n_head. */
 sy_val sy_index(struct sy_graph *, sy_val q, sy_val k, sy_val w, sy_val state, struct sy_index_dim);
-sy_val sy_rank_sum(struct sy_graph *, sy_val x);
-sy_val sy_rank_join(struct sy_graph *, sy_val x, int32_t n_rank);
+sy_val sy_rank_sum(struct sy_graph *, sy_val x, struct sy_rank_dim);
+sy_val sy_rank_join(struct sy_graph *, sy_val x, struct sy_rank_dim);
+sy_val sy_rank_rows(struct sy_graph *, sy_val x, struct sy_rank_dim);
+sy_val sy_rank_share(struct sy_graph *, sy_val x, struct sy_rank_dim); /* rows divide by n */
+sy_val sy_rank_shift(struct sy_graph *, sy_val x, struct sy_rank_dim);
+sy_val sy_rank_pick(struct sy_graph *, sy_val x, struct sy_rank_dim);
 /* v SY_NONE: d.shared. Both SY_NONE: reads the state that another layer wrote. sinks [1, n_head], if any: a score
  * each head has beside those of its keys, with nothing to add to the result (arXiv:2309.17453). */
 sy_val sy_attend(struct sy_graph *, sy_val q, sy_val k, sy_val v, sy_val kv, struct sy_attn_dim);

@@ -88,6 +88,14 @@ static void print_attr(const struct sy_node *n, struct sy_buf *b)
         sy_buf_printf(b, " %d/%d heads of %d/%d%s", n->attr.scan.n_key, n->attr.scan.n_val, n->attr.scan.d_key,
                       n->attr.scan.d_val, n->attr.scan.delta ? " delta" : "");
         break;
+    case SY_OP_RANK_SUM:
+    case SY_OP_RANK_JOIN:
+    case SY_OP_RANK_ROWS:
+    case SY_OP_RANK_SHARE:
+    case SY_OP_RANK_SHIFT:
+    case SY_OP_RANK_PICK:
+        sy_buf_printf(b, " of %d by %d at %d", n->attr.rank.n, n->attr.rank.stride, n->attr.rank.at);
+        break;
     case SY_OP_CONST:
     case SY_OP_CONV:
     case SY_OP_GIVEN:
@@ -97,8 +105,6 @@ static void print_attr(const struct sy_node *n, struct sy_buf *b)
     case SY_OP_MUL:
     case SY_OP_JOIN:
     case SY_OP_ROWS:
-    case SY_OP_RANK_SUM:
-    case SY_OP_RANK_JOIN:
     case SY_OP_SAMPLE:
     case SY_OP_COUNT: break;
     }

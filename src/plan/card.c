@@ -274,19 +274,54 @@ static bool is_alias(const struct sy_env *env, const struct sy_data *d, const ch
     return found;
 }
 
-sy_status sy_card_find(const struct sy_env *env, const char *name, struct sy_card *out, struct sy_err *err)
+/* The text of the program's own card of that name or alias, or of a file. */
+static sy_status card_text(const struct sy_env *env, const char *name, char **text, size_t *n, struct sy_err *err)
 {
     char path[128];
     snprintf(path, sizeof path, "models/%.80s.json", name);
-    if (!sy_data_find(path))
-        for (const struct sy_data *d = sy_data_files; d->path; d++)
-            if (!strncmp(d->path, "models/", 7) && is_alias(env, d, name))
-                return sy_card_read(env, name, d->at, d->n, out, err);
+    for (const struct sy_data *d = sy_data_files; d->path && !sy_data_find(path); d++) {
+        if (strncmp(d->path, "models/", 7) || !is_alias(env, d, name)) continue;
+        snprintf(path, sizeof path, "%s", d->path);
+        path[strlen(path) - strlen(".json")] = 0;
+        return sy_data_open(env, "models", path + strlen("models/"), text, n, err);
+    }
+    return sy_data_open(env, "models", name, text, n, err);
+}
+
+sy_status sy_card_find(const struct sy_env *env, const char *name, struct sy_card *out, struct sy_err *err)
+{
     char *text;
     size_t n;
-    sy_status st = sy_data_open(env, "models", name, &text, &n, err);
+    sy_status st = card_text(env, name, &text, &n, err);
     if (st) return st;
     st = sy_card_read(env, name, text, n, out, err);
     sy_delete(env, text);
+    return st;
+}
+
+sy_status sy_card_config(const struct sy_env *env, const char *name, struct sy_json **out, struct sy_err *err)
+{
+    char *text;
+    size_t n;
+    struct sy_json *card, *config = NULL;
+    sy_status st = card_text(env, name, &text, &n, err);
+    if (st) return st;
+    st = sy_json_parse(env, text, n, false, &card, err);
+    sy_delete(env, text);
+    if (st) return sy_while(err, st, "model card '%.80s'", name);
+    if (sy_json_get(card, "architectures")) {
+        *out = card;
+        return SY_OK;
+    }
+    const char *arch = sy_json_text(sy_json_get(card, "architecture"));
+    if (arch) config = config_of(card, arch);
+    st = !arch    ? sy_fail(err, SY_ENOSUP,
+                            "model card '%.80s' names no architecture of this program, which a graph takes; give the "
+                               "model's config.json",
+                            name)
+         : config ? SY_OK
+                  : sy_fail(err, SY_ENOMEM, "no memory for model card '%.80s'", name);
+    sy_json_free(card);
+    if (!st) *out = config;
     return st;
 }

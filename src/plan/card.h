@@ -20,6 +20,9 @@ SY_CHECK sy_status sy_card_read(const struct sy_env *, const char *name, const c
                                 struct sy_card *out, struct sy_err *);
 /* By name or alias among the program's own cards, or a path that ends in .json. */
 SY_CHECK sy_status sy_card_find(const struct sy_env *, const char *name, struct sy_card *out, struct sy_err *);
+/* The config.json that such a model comes with, of a card found alike; a file that is a config.json will do. Refuses
+ * cards of an architecture that is not part of the program. */
+SY_CHECK sy_status sy_card_config(const struct sy_env *, const char *name, struct sy_json **out, struct sy_err *);
 
 /* A file of the program's data, or of the user's: a name is looked up in data/<kind>/, a path (with a slash or .json)
  * is read. The text is the caller's, to be freed with sy_delete(env). */

@@ -250,7 +250,34 @@ def test_tensor_parallel():
         for n in ranks:
             got = logits(case, golden["s33.ids"][1], backend() + ["--tp", n])[1]
             assert worst(got, golden["s33.logits"][1]) <= tolerance(case), (name, n)
-    refused(4, "run", "-m", "test/golden/models/llama", "--ids", "1", "-n", 1, "--tp", 2, says="--tp 2")
+    refused(4, "run", "-m", "test/golden/models/llama", "--ids", "1", "-n", 1, "--tp", 2, says=("--tp", "2 devices"))
+
+
+def test_sharding():
+    """A mixture of experts over eight devices: experts shared (EP), attention by groups with sequences of their own (DP), both,
+    layers in stages (PP), attention and feed-forward on devices of their own (A+F); a dense model too. All as on one."""
+    ids = [(11 * i) % 128 for i in range(40)]
+    with tempfile.TemporaryDirectory() as d:
+        make_experts(d + "/moe")
+        want = logits(d + "/moe", ids, [])[1]
+        for how in (["--ep", 8], ["--dp-attention", 8, "--ep", 8], ["--dp-attention", 2, "--tp", 2, "--ep", 4], ["--afd", "4+4"],
+                    ["--pp", 2, "--tp", 2, "--ep", 2]):
+            assert worst(logits(d + "/moe", ids, backend() + how)[1], want) < 1e-3, how
+    golden = tensors("test/golden/models/llama/golden.safetensors")
+    for how in (["--pp", 3], ["--afd", "2+2"], ["--dp-attention", 2, "--tp", 2]):
+        got = logits("test/golden/models/llama", golden["s33.ids"][1], backend() + how)[1]
+        assert worst(got, golden["s33.logits"][1]) <= tolerance("test/golden/models/llama"), how
+
+
+def test_sharding_refusals():
+    run = ["run", "-m", "test/golden/models/llama", "--ids", "1", "-n", 1]
+    refused(4, *run, "--dp-attention", 2, says="2 devices")
+    refused(2, *run, *backend(), "--ep", 3, "--tp", 2, says=("--ep 3", "--tp"))
+    refused(2, *run, *backend(), "--afd", "4x4", says=("--afd", "4+4", "4x4"))
+    refused(2, *run, *backend(), "--afd", "4+4", "--tp", 2, says=("--afd", "--tp"))
+    refused(2, *run, *backend(), "--afd", "40+40", says=("--afd", "80 devices", "64"))
+    refused(4, *run, *backend(), "--pp", 2, says=("--pp 2", "3 layers"))
+    refused(4, "run", "-m", "test/golden/models/falcon_h1", "--ids", "1", "-n", 1, *backend(), "--tp", 2, says="cannot be given to 2 ranks")
 
 
 # ---- ahead of time ------------------------------------------------------------------------------------------------
@@ -267,29 +294,75 @@ def test_compile_refusals():
         with open(d + "/card.json", "w") as f:
             json.dump(CARD, f)
         ask_for = ["compile", "--model-card", d + "/card.json"]
-        refused(2, *ask_for, "--target", "v9-1", "--plugin", "x", says=("'v9-1'", "v5e-8", "v7-8"))
+        refused(2, *ask_for, "--target", "v9-1", "--plugin", "x", says=("'v9-1'", "v5e-8", "v7-8", "b200x8", "cpu"))
         refused(2, *ask_for, "--target", "v5e-8", says=("--plugin", "libtpu"), env={"TPU_LIBRARY_PATH": ""})
-        refused(2, *ask_for, "--target", "v5e-1", "--tp", 2, "--plugin", "x", says="--tp 2")
+        refused(2, *ask_for, "--target", "h100", says=("--plugin", "jax-cuda13-pjrt"), env={"SYSTOLE_CUDA_PLUGIN": ""})
+        refused(2, *ask_for, "--target", "v5e-1", "--tp", 2, "--plugin", "x", says="--tp: 2 devices")
         refused(2, "compile", "--target", "v5e-1", "--plugin", "x", says="--model-card")
         refused(2, *ask_for, "--target", "v6e-8", "--plugin", "x", "--bucket", "3x3", says=("--bucket", "1x1", "4x4"))
-        refused(5, *ask_for, "--target", "v5e-8", "--plugin", "x", says=("weights of", "16.0 GB", "more chips"))
-        refused(5, *ask_for, "--target", "v6e-8", "--plugin", "x", "--max-seqs", 1024, says=("exceed", "--max-seqs"))
+        refused(5, *ask_for, "--target", "v5e-8", "--plugin", "x", says=("weights of", "16.0 GB", "--target v5e-16"))
+        refused(5, *ask_for, "--target", "v6e-8", "--plugin", "x", "--max-seqs", 1024, says=("exceed", "--max-seqs", "by"))
         fits = [*ask_for, "--target", "v6e-8", "--max-seqs", 16, "--bucket", "4x4"]
         refused(4, *fits, "--plugin", d + "/missing.so", says=("missing.so", "no such file"))
         refused(4, *fits, "--plugin", make_plugin(d, "dies", dies=True), says=("killed by signal 6", "my last words"))
+        refused(4, *fits, "--plugin", make_plugin(d, "old", minor=57), says=("too old", "0.57"))
+        # a card that the program carries, by its name; one whose architecture it does not have
+        refused(5, "compile", "--model-card", "llama-3.3-70b", "--target", "v5e-1", "--plugin", "x", says="weights of")
+        refused(4, "compile", "--model-card", "deepseek-r1", "--target", "v5e-1", "--plugin", "x", says="architecture")
+
+
+COMPILE = ["--ctx-size", 256, "--max-seqs", 4, "--max-batched-tokens", 64]
 
 
 def test_compile():
     """A small model's decode step for three generations of TPU, with no TPU: memory, cycles and collectives come back."""
     libtpu = plugins.file(plugins.TPU)
     for target, topology, tp in (("v5e-1", "v5e:1x1", 1), ("v6e-8", "v6e:2x4", 8), ("v7-2", "tpu7x:1x1x1", 2)):
-        out = ok("compile", "-m", "test/golden/models/llama", "--target", target, "--plugin", libtpu, "--ctx-size", 256,
-                 "--max-seqs", 4, "--max-batched-tokens", 64, "--bucket", "4x4", "--json", timeout=280)
+        with tempfile.TemporaryDirectory() as d:
+            out = ok("compile", "-m", "test/golden/models/llama", "--target", target, "--plugin", libtpu, *COMPILE, "--bucket", "4x4",
+                     "--json", "--report", d + "/r.html", "-o", d + "/programs", timeout=280)
+            page, kept = open(d + "/r.html").read(), os.listdir(d + "/programs")
         r = json.loads(out)
         b = r["buckets"][0]
         assert (r["topology"], r["tp"], b["tokens"], b["sequences"]) == (topology, tp, 4, 4), r
         assert b["estimated_cycles"] > 100 and b["roofline_s"] > 0 and b["hbm"]["arguments"] > b["hbm"]["weights"] > 0, b
-        assert (b["collectives"] > 0) == (tp > 1), b
+        assert b["step_s"] >= max(b["estimated_s"], b["memory_s"], b["arithmetic_s"]) and b["flops"] > 0 and b["bytes"] > 0, b
+        kinds = b["collectives_by_kind"]
+        assert (b["collectives"] > 0) == (tp > 1) == bool(kinds), b
+        assert sum(k["count"] for k in kinds.values()) == b["collectives"] and set(kinds) <= {"all-reduce", "all-gather"}, kinds
+        assert len(kept) == 5 and topology in page and "4 x 4" in page and page.count("<rect") >= 4, kept  # a step, four moves
+
+
+def test_compile_memory():
+    """What the compiler alone knows not to fit: by how much, and what would."""
+    with tempfile.TemporaryDirectory() as d:
+        with open(d + "/card.json", "w") as f:
+            json.dump({**CARD, "hidden_size": 2048, "intermediate_size": 2048, "num_hidden_layers": 2, "num_attention_heads": 8,
+                       "head_dim": 16}, f)  # rows of 16, which a TPU keeps as rows of 128
+        refused(5, "compile", "--model-card", d + "/card.json", "--target", "v5e-1", "--plugin", plugins.file(plugins.TPU),
+                "--ctx-size", 8192, "--max-seqs", 1024, "--bucket", "4x4", says=("exceed the 16.0 GB", "needs besides", "--target v5e-4"),
+                timeout=280)
+
+
+def test_compile_gpu():
+    """The same text for two GPUs, with no GPU."""
+    cuda = plugins.file(plugins.CUDA)
+    for target, tp in (("h100", 1), ("b200x2", 2)):
+        b = json.loads(ok("compile", "-m", "test/golden/models/llama", "--target", target, "--plugin", cuda, *COMPILE, "--bucket", "4x4",
+                          "--json", timeout=280))["buckets"][0]
+        assert b["hbm"]["arguments"] > b["hbm"]["weights"] > 0 and b["roofline_s"] > 0 and b["model_flops"] > 0, b
+
+
+def test_compile_serving():
+    """Programs compiled ahead are those that a run with the same sizes looks for: it compiles none."""
+    plugin, case = plugins.file(plugins.CPU), "test/golden/models/llama"
+    sizes = ["--ctx-size", 64, "--max-seqs", 1, "--max-batched-tokens", 16, "--compute", "f32", "--kv-dtype", "f32"]
+    with tempfile.TemporaryDirectory() as d:
+        ok("compile", "-m", case, "--target", "cpu", "--plugin", plugin, *sizes, "-o", d, timeout=280)
+        kept = {e: os.stat(d + "/" + e).st_mtime_ns for e in os.listdir(d)}
+        run = ["run", "-m", case, "--ids", "1,2,3", "-n", 4, "--ignore-eos", *sizes]
+        assert ok(*run, "--backend", "pjrt:" + plugin, "--programs", d, timeout=240) == ok(*run)
+        assert {e: os.stat(d + "/" + e).st_mtime_ns for e in os.listdir(d)} == kept and len(kept) >= 6, kept
 
 
 # ---- the cache of programs ----------------------------------------------------------------------------------------
@@ -353,6 +426,28 @@ def test_server():
     assert sum(steps.values()) == m["systole_steps_total"], (steps, m["systole_steps_total"])
     assert sum(n > 0 for n in steps.values()) >= 4, steps
     assert "systole_bucket_padding_tokens_total" in page
+
+
+def test_groups():
+    """Two groups of devices with sequences of their own: requests find a home, forks and prefix hits stay there, and answers are
+    those of one device."""
+    with server.Server(*FLAGS, tokenizer=False) as s:
+        want = answers(s, ASKS)
+    with server.Server(*FLAGS, *backend(), "--dp-attention", 2, tokenizer=False, env={"SYSTOLE_HOME": HOME}, patience=240) as s:
+        assert answers(s, ASKS) == want
+        m = s.idle()
+    assert m["systole_compiles_total"] == 0 and m["vllm:prefix_cache_hits_total"] > 0, m
+
+
+def test_shapes():
+    """Buckets compile nothing once they are ready; a program for each shape compiles many, and nothing before."""
+    out = ok("bench", "offline", "-m", "test/golden/models/llama", *backend(), "--shapes", "--batch", 2, "--num-prompts", 3, "--input-len",
+             12, "--output-len", 4, "--max-batched-tokens", 16, "--compute", "f32", "--json", "-", timeout=240)
+    r = json.loads(out)
+    assert r["buckets"]["compiled_after"] == r["one"]["compiled_after"] == 0 < r["exact"]["compiled_after"], r
+    assert r["one"]["compiled_before"] < r["buckets"]["compiled_before"] and r["exact"]["live_share"] == 1, r
+    assert r["one"]["live_share"] < r["buckets"]["live_share"] < 1, r
+    refused(4, "bench", "offline", "-m", "test/golden/models/llama", "--shapes", "--batch", 1, says="--shapes")
 
 
 def test_swap():

@@ -22,13 +22,13 @@ static void open_model(const char *name, struct sy_model *m)
     sy_checkpoint_free(c);
 }
 
-static struct sy_aot_opt options(const char *format, int32_t n_rank)
+static struct sy_aot_opt options(const char *format, struct sy_shard shard)
 {
     return (struct sy_aot_opt){.compute = SY_COMPUTE_BF16,
                                .kv_dtype = SY_KV_BF16,
                                .assume = sy_quant_by_name(format),
                                .cache = {32, 33, 5},
-                               .n_rank = n_rank};
+                               .shard = shard};
 }
 
 static sy_status lower(const struct sy_env *env, const struct sy_model *m, struct sy_shape shape,
@@ -36,7 +36,7 @@ static sy_status lower(const struct sy_env *env, const struct sy_model *m, struc
 {
     struct sy_graph *whole = NULL, *g = NULL;
     sy_status st = sy_model_build(env, m, shape, &whole, err);
-    if (!st && opt->n_rank > 1) st = sy_graph_shard(env, whole, opt->n_rank, &g, err);
+    if (!st && sy_shard_ranks(&opt->shard) > 1) st = sy_graph_shard(env, whole, &opt->shard, &g, err);
     if (!st) st = sy_aot_lower(env, g ? g : whole, NULL, opt, p, err);
     sy_graph_free(whole);
     sy_graph_free(g);
@@ -52,7 +52,7 @@ static void test_text(void **state)
         for (int k = 0; k < 4; k++) {
             struct sy_model m;
             struct sy_aot_program a, b;
-            struct sy_aot_opt opt = options(k & 1 ? "q4_0" : "bf16", 1);
+            struct sy_aot_opt opt = options(k & 1 ? "q4_0" : "bf16", (struct sy_shard){0});
             open_model(fixtures[i], &m);
             assert_int_equal(lower(sy_env_default(), &m, k & 2 ? mixed : decode, &opt, &a, NULL), SY_OK);
             assert_int_equal(lower(sy_env_default(), &m, k & 2 ? mixed : decode, &opt, &b, NULL), SY_OK);
@@ -83,7 +83,7 @@ static void test_all_ops(void **state)
         for (int k = 0; k < 2; k++) {
             struct sy_model m;
             struct sy_aot_program a, b;
-            struct sy_aot_opt opt = options("bf16", 1);
+            struct sy_aot_opt opt = options("bf16", (struct sy_shard){0});
             open_model(others[i], &m);
             assert_int_equal(lower(sy_env_default(), &m, k ? mixed : decode, &opt, &a, NULL), SY_OK);
             assert_int_equal(lower(sy_env_default(), &m, k ? mixed : decode, &opt, &b, NULL), SY_OK);
@@ -128,7 +128,7 @@ static void test_formats(void **state)
     for (size_t i = 0; i < SY_COUNT(cases); i++) {
         struct sy_model m;
         struct sy_aot_program p;
-        struct sy_aot_opt opt = options(cases[i].format, 1);
+        struct sy_aot_opt opt = options(cases[i].format, (struct sy_shard){0});
         open_model("qwen3", &m);
         assert_int_equal(lower(sy_env_default(), &m, decode, &opt, &p, NULL), SY_OK);
         assert_true(says(&p.text, cases[i].holds));
@@ -153,10 +153,10 @@ static void test_shares(void **state)
         }
     struct sy_model m;
     struct sy_aot_program one, eight;
-    struct sy_aot_opt opt = options("bf16", 1);
+    struct sy_aot_opt opt = options("bf16", (struct sy_shard){0});
     open_model("llama", &m);
     assert_int_equal(lower(sy_env_default(), &m, decode, &opt, &one, NULL), SY_OK);
-    opt.n_rank = 8;
+    opt.shard.n_tp = 8;
     assert_int_equal(lower(sy_env_default(), &m, decode, &opt, &eight, NULL), SY_OK);
     assert_true(says(&eight.text, "mhlo.num_replicas = 8") && says(&eight.text, "stablehlo.all_reduce"));
     assert_true(says(&eight.text, "[0, 1, 2, 3, 4, 5, 6, 7]"));
@@ -166,12 +166,75 @@ static void test_shares(void **state)
     sy_model_release(&m);
 }
 
-static void test_memory(void **state)
+/* What ranks exchange, and how much less each holds, by the way they share a mixture of experts (4 heads, 2 KV heads,
+ * 8 experts, 3 layers) or a dense model of 3 layers. */
+static void test_sharing(void **state)
 {
     (void)state;
+    static const struct {
+        const char *model;
+        struct sy_shard shard;
+        const char *has[3], *has_not;
+        double weights, kv; /* at most that share of what one device holds */
+    } ways[] = {
+        {"mixtral",
+         {.n_tp = 8, .experts = true},
+         {"all_reduce", "replica_id", "[0, 1, 2, 3, 4, 5, 6, 7]"},
+         "reduce_scatter",
+         0.3,
+         1},
+        {"mixtral",
+         {.n_dp = 8, .experts = true},
+         {"all_gather_dim = 0", "reduce_scatter", "[0, 1, 2, 3, 4, 5, 6, 7]"},
+         "all_reduce",
+         0.37,
+         1},
+        {"mixtral",
+         {.n_tp = 2, .n_dp = 2, .experts = true},
+         {"[0, 1], [2, 3]", "[0, 2], [1, 3]", "reduce_scatter"},
+         "collective_permute",
+         0.4,
+         0.5},
+        {"mixtral",
+         {.n_tp = 4, .n_ffn = 4},
+         {"[0, 1, 2, 3, 4, 5, 6, 7]", "replica_id", "all_reduce"},
+         "collective_permute",
+         0.5,
+         0.5},
+        {"llama", {.n_stage = 3}, {"collective_permute", "[0, 1], [1, 2]", "replica_id"}, "all_gather", 0.8, 0.34},
+        {"llama",
+         {.n_stage = 3, .n_tp = 2},
+         {"[0, 2], [1, 3]", "[0, 1], [2, 3]", "collective_permute"},
+         "reduce_scatter",
+         0.6,
+         0.17},
+    };
+    for (size_t i = 0; i < SY_COUNT(ways); i++) {
+        struct sy_model m;
+        struct sy_aot_program one, many;
+        struct sy_aot_opt opt = options("bf16", (struct sy_shard){0});
+        open_model(ways[i].model, &m);
+        assert_int_equal(lower(sy_env_default(), &m, decode, &opt, &one, NULL), SY_OK);
+        opt.shard = ways[i].shard;
+        assert_int_equal(lower(sy_env_default(), &m, decode, &opt, &many, NULL), SY_OK);
+        for (int k = 0; k < 3; k++) assert_true(says(&many.text, ways[i].has[k]));
+        assert_false(says(&many.text, ways[i].has_not));
+        if (many.weight_bytes > ways[i].weights * one.weight_bytes || many.kv_bytes > ways[i].kv * one.kv_bytes)
+            print_error("way %zu: weights %.3f, KV %.3f\n", i, many.weight_bytes / one.weight_bytes,
+                        many.kv_bytes / one.kv_bytes);
+        assert_true(many.weight_bytes <= ways[i].weights * one.weight_bytes);
+        assert_true(many.kv_bytes <= ways[i].kv * one.kv_bytes);
+        sy_aot_program_release(&one);
+        sy_aot_program_release(&many);
+        sy_model_release(&m);
+    }
+}
+
+static void test_memory_of(const char *model, struct sy_shard shard)
+{
     struct sy_model m;
-    struct sy_aot_opt opt = options("q4_k", 2);
-    open_model("qwen3", &m);
+    struct sy_aot_opt opt = options("q4_k", shard);
+    open_model(model, &m);
     for (long n = 1;; n++) {
         struct counted c;
         struct sy_aot_program p;
@@ -185,6 +248,14 @@ static void test_memory(void **state)
         assert_true(err.msg[0]);
     }
     sy_model_release(&m);
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    test_memory_of("qwen3", (struct sy_shard){.n_tp = 2});
+    test_memory_of("mixtral", (struct sy_shard){.n_tp = 2, .n_dp = 2, .experts = true});
+    test_memory_of("llama", (struct sy_shard){.n_stage = 3});
 }
 
 /* ---- estimates ------------------------------------------------------------------------------------------------ */
@@ -208,20 +279,28 @@ static void put_number(struct sy_buf *b, int tag, int v)
     sy_buf_char(b, (char)v);
 }
 
-static void put_instruction(struct sy_buf *comp, const char *opcode, const char *config, int called)
+static void put_instruction(struct sy_buf *comp, const char *opcode, const char *config, int called, const char *name)
 {
     static const char shape[] = {0x10, 11, 0x1a, 2, 8, 16}; /* f32 [8, 16] */
     struct sy_buf i;
     sy_buf_init(&i, sy_env_default(), 0);
     put_field(&i, 2, opcode, strlen(opcode));
     put_field(&i, 3, shape, sizeof shape);
+    if (name) {
+        struct sy_buf m;
+        sy_buf_init(&m, sy_env_default(), 0);
+        put_field(&m, 2, name, strlen(name));
+        put_field(&i, 7, m.at, m.len);
+        sy_buf_release(&m);
+    }
     if (called) put_number(&i, 38, called);
     if (config) put_field(&i, 43, config, strlen(config));
     put_field(comp, 2, i.at, i.len);
     sy_buf_release(&i);
 }
 
-/* Entry 1: a fusion, an all-reduce, a loop over 2 whose trips are not known and which holds a loop over 3 of 5 trips.
+/* Entry 1: a fusion, an all-reduce, a loop over 2 whose trips are not known and which holds a loop over 3 of 5 trips,
+ * and a loop over 3 that is one over experts' tiles.
  */
 static void make_module(struct sy_buf *m)
 {
@@ -229,13 +308,15 @@ static void make_module(struct sy_buf *m)
     sy_buf_init(&c, sy_env_default(), 0);
     for (int id = 1; id <= 3; id++) {
         sy_buf_clear(&c);
-        put_instruction(&c, "fusion", id == 1 ? "{\"estimated_cycles\":\"100\"}" : "{\"estimated_cycles\":\"7\"}", 0);
+        put_instruction(&c, "fusion", id == 1 ? "{\"estimated_cycles\":\"100\"}" : "{\"estimated_cycles\":\"7\"}", 0,
+                        NULL);
         if (id == 1) {
-            put_instruction(&c, "all-reduce-start", NULL, 0);
-            put_instruction(&c, "all-reduce-done", NULL, 0);
-            put_instruction(&c, "while", NULL, 2);
+            put_instruction(&c, "all-reduce-start", NULL, 0, NULL);
+            put_instruction(&c, "all-reduce-done", NULL, 0, NULL);
+            put_instruction(&c, "while", NULL, 2, NULL);
+            put_instruction(&c, "while", NULL, 3, "step/experts");
         }
-        if (id == 2) put_instruction(&c, "while", "{\"known_trip_count\":{\"n\":\"5\"}}", 3);
+        if (id == 2) put_instruction(&c, "while", "{\"known_trip_count\":{\"n\":\"5\"}}", 3, NULL);
         put_number(&c, 5, id);
         put_field(m, 3, c.at, c.len);
     }
@@ -248,12 +329,12 @@ static void test_estimate(void **state)
     (void)state;
     struct sy_buf m;
     struct sy_aot_result r = {0};
-    const double trips[SY_AOT_LOOPS] = {3, 1};
+    const double trips[SY_AOT_LOOPS] = {3, 1, 2};
     sy_buf_init(&m, sy_env_default(), 0);
     make_module(&m);
     assert_true(sy_aot_estimate(m.at, m.len, trips, &r));
-    assert_true(r.cycles == 100 + 3 * (7 + 5 * 7) && r.n_estimated == 3);
-    assert_true(r.n_collective == 1 && r.collective_bytes == 8 * 16 * 4);
+    assert_true(r.cycles == 100 + 3 * (7 + 5 * 7) + 2 * 7 && r.n_estimated == 4);
+    assert_true(r.n_collective[SY_ALL_REDUCE] == 1 && r.collective_bytes[SY_ALL_REDUCE] == 8 * 16 * 4);
     for (size_t n = 0; n < m.len; n++) { /* cut anywhere, or with any byte changed: no more than a refusal */
         char *copy = malloc(n + 1);
         memcpy(copy, m.at, n);
@@ -273,6 +354,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_text),    cmocka_unit_test(test_all_ops),
                                        cmocka_unit_test(test_formats), cmocka_unit_test(test_shares),
-                                       cmocka_unit_test(test_memory),  cmocka_unit_test(test_estimate)};
+                                       cmocka_unit_test(test_sharing), cmocka_unit_test(test_memory),
+                                       cmocka_unit_test(test_estimate)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -116,20 +116,25 @@ static sy_status run_sweep(struct sy_args *a, struct sweep *s, struct sy_err *er
     return st;
 }
 
-static sy_status run_mixed(struct sy_args *a, struct sweep *s, struct sy_err *err)
+static struct sy_mixed_opt mixed_opt(struct sy_args *a, const struct sweep *s)
 {
-    static const char *const name[] = {"continuous", "static"};
-    int32_t seq_max = 1;
-    for (size_t i = 0; i < s->o.n_batch; i++) seq_max = s->o.batch[i] > seq_max ? s->o.batch[i] : seq_max;
-    struct sy_bench_watcher w;
-    struct sy_mixed m;
-    struct sy_mixed_opt o = {.seq_max = seq_max,
+    struct sy_mixed_opt o = {.seq_max = 1,
                              .n_in = s->o.n_in,
                              .n_out = s->o.n_out,
                              .n_repeat = s->o.n_repeat,
                              .seed = s->o.seed,
                              .range = sy_arg_given(a, "random-range") ? sy_arg_num(a, "random-range") : 0.1};
-    o.n_request = sy_arg_given(a, "num-prompts") ? (int32_t)sy_arg_int(a, "num-prompts") : 4 * seq_max;
+    for (size_t i = 0; i < s->o.n_batch; i++) o.seq_max = s->o.batch[i] > o.seq_max ? s->o.batch[i] : o.seq_max;
+    o.n_request = sy_arg_given(a, "num-prompts") ? (int32_t)sy_arg_int(a, "num-prompts") : 4 * o.seq_max;
+    return o;
+}
+
+static sy_status run_mixed(struct sy_args *a, struct sweep *s, struct sy_err *err)
+{
+    static const char *const name[] = {"continuous", "static"};
+    struct sy_bench_watcher w;
+    struct sy_mixed m;
+    struct sy_mixed_opt o = mixed_opt(a, s);
     o.watch = sy_bench_watch(&w, a->app, "mixed");
     sy_status st = sy_mixed_run(&a->app->env, &s->engine, &o, &m, err);
     sy_progress_end(&w.bar);
@@ -139,7 +144,7 @@ static sy_status run_mixed(struct sy_args *a, struct sweep *s, struct sy_err *er
     struct sy_jout j = {&b, false};
     FILE *to = sy_bench_table(a);
     sy_jout_open(&j, NULL, '{');
-    fprintf(to, "%d requests, %d at once, %.0f..%d in, %.0f..%d out; medians of %d\n", o.n_request, seq_max,
+    fprintf(to, "%d requests, %d at once, %.0f..%d in, %.0f..%d out; medians of %d\n", o.n_request, o.seq_max,
             o.range * o.n_in, o.n_in, o.range * o.n_out, o.n_out, o.n_repeat);
     fprintf(to, "%-12s %14s %10s %12s %10s\n", "batching", "output tok/s", "req/s", "mean E2E s", "seconds");
     for (int i = 0; i < 2; i++) {
@@ -161,16 +166,54 @@ static sy_status run_mixed(struct sy_args *a, struct sweep *s, struct sy_err *er
     return st;
 }
 
+static sy_status run_shapes(struct sy_args *a, struct sweep *s, struct sy_err *err)
+{
+    static const char *const name[] = {"buckets", "one shape", "each its own"}, *const key[] = {"buckets", "one",
+                                                                                                "exact"};
+    struct sy_bench_watcher w;
+    struct sy_shapes_run r[3];
+    struct sy_mixed_opt o = mixed_opt(a, s);
+    o.watch = sy_bench_watch(&w, a->app, "shapes");
+    sy_status st = sy_shapes_compare(&a->app->env, &s->engine, &o, r, err);
+    sy_progress_end(&w.bar);
+    if (st) return st;
+    struct sy_buf b;
+    sy_buf_init(&b, &a->app->env, 0);
+    struct sy_jout j = {&b, false};
+    FILE *to = sy_bench_table(a);
+    sy_jout_open(&j, NULL, '{');
+    fprintf(to, "%d requests, %d at once, %.0f..%d in, %.0f..%d out\n", o.n_request, o.seq_max, o.range * o.n_in,
+            o.n_in, o.range * o.n_out, o.n_out);
+    fprintf(to, "%-14s %12s %10s %10s %14s %8s\n", "steps", "output tok/s", "seconds", "start s", "compiled", "live");
+    for (int i = 0; i < 3; i++) {
+        fprintf(to, "%-14s %12.1f %10.2f %10.2f %6llu + %5llu %7.1f%%\n", name[i], r[i].out_tok_s, r[i].seconds,
+                r[i].start_s, (unsigned long long)r[i].n_ready, (unsigned long long)r[i].n_later, 100 * r[i].live);
+        sy_jout_open(&j, key[i], '{');
+        sy_jout_num(&j, "output_tok_s", r[i].out_tok_s);
+        sy_jout_num(&j, "seconds", r[i].seconds);
+        sy_jout_num(&j, "start_s", r[i].start_s);
+        sy_jout_int(&j, "compiled_before", (int64_t)r[i].n_ready);
+        sy_jout_int(&j, "compiled_after", (int64_t)r[i].n_later);
+        sy_jout_num(&j, "live_share", r[i].live);
+        sy_jout_close(&j, '}');
+    }
+    sy_jout_close(&j, '}');
+    sy_buf_char(&b, '\n');
+    if (sy_arg_given(a, "json")) st = sy_report_write(&b, sy_arg_text(a, "json"), err);
+    sy_buf_release(&b);
+    return st;
+}
+
 sy_status sy_bench_offline(struct sy_args *a, struct sy_err *err)
 {
     double *batch;
-    struct sweep s = {.engine = sy_session_opt(a),
-                      .o = {.n_in = (int32_t)sy_arg_int(a, "input-len"),
+    struct sweep s = {.o = {.n_in = (int32_t)sy_arg_int(a, "input-len"),
                             .n_out = (int32_t)sy_arg_int(a, "output-len"),
                             .n_repeat = (int32_t)sy_arg_int(a, "repeat"),
                             .seed = (uint64_t)sy_arg_int(a, "seed")}};
+    sy_status st = sy_session_opt(a, &s.engine, err);
     s.engine.scheduling = (enum sy_scheduling)sy_arg_choice(a, "scheduling");
-    sy_status st = sy_bench_list(a, "batch", sy_arg_text(a, "batch"), 1, 4096, true, &batch, &s.o.n_batch, err);
+    if (!st) st = sy_bench_list(a, "batch", sy_arg_text(a, "batch"), 1, 4096, true, &batch, &s.o.n_batch, err);
     if (!st) st = sy_session_models(a, &s.engine, err);
     if (st) return st;
     int32_t *whole = sy_arena_array(&a->arena, s.o.n_batch, sizeof *whole);
@@ -180,7 +223,9 @@ sy_status sy_bench_offline(struct sy_args *a, struct sy_err *err)
     for (size_t i = 0; i < s.o.n_batch; i++) whole[i] = (int32_t)batch[i];
     s.o.batch = whole;
     sy_interrupt_hold(a->app->interrupt);
-    st = sy_arg_on(a, "mixed") ? run_mixed(a, &s, err) : run_sweep(a, &s, err);
+    st = sy_arg_on(a, "shapes")  ? run_shapes(a, &s, err)
+         : sy_arg_on(a, "mixed") ? run_mixed(a, &s, err)
+                                 : run_sweep(a, &s, err);
     sy_interrupt_drop(a->app->interrupt);
     return st;
 }

@@ -7,9 +7,11 @@
 #include "bench/replay.h"
 
 /* The record's options, but for those that the user gives. */
-static void choose(struct sy_args *a, const struct sy_trace *t, struct sy_engine_opt *o)
+static sy_status choose(struct sy_args *a, const struct sy_trace *t, struct sy_engine_opt *o, struct sy_err *err)
 {
-    struct sy_engine_opt given = sy_session_opt(a);
+    struct sy_engine_opt given;
+    sy_status st = sy_session_opt(a, &given, err);
+    if (st) return st;
     sy_trace_options(t, o);
     o->backend = given.backend;
     o->backend_opt = given.backend_opt;
@@ -19,6 +21,7 @@ static void choose(struct sy_args *a, const struct sy_trace *t, struct sy_engine
     if (sy_arg_given(a, "max-batched-tokens")) o->batch_tok_max = given.batch_tok_max;
     if (sy_arg_given(a, "kv-memory")) o->kv_bytes_max = given.kv_bytes_max;
     if (sy_arg_given(a, "scheduling")) o->scheduling = (enum sy_scheduling)sy_arg_choice(a, "scheduling");
+    return SY_OK;
 }
 
 static sy_status write_json(const struct sy_args *a, const struct sy_replay *r, struct sy_err *err)
@@ -53,10 +56,10 @@ sy_status sy_bench_replay(struct sy_args *a, struct sy_err *err)
     sy_status st = sy_model_path(a, sy_arg_text(a, "model"), &o.model, err);
     if (!st) st = sy_trace_open(&a->app->env, sy_arg_text(a, "trace"), &t, err);
     if (st) return st;
-    choose(a, t, &o);
+    st = choose(a, t, &o, err);
     sy_interrupt_hold(a->app->interrupt);
     struct sy_watch watch = sy_bench_watch(&w, a->app, "replay");
-    st = sy_replay_run(&a->app->env, t, &o, &watch, &r, err);
+    if (!st) st = sy_replay_run(&a->app->env, t, &o, &watch, &r, err);
     sy_progress_end(&w.bar);
     sy_interrupt_drop(a->app->interrupt);
     sy_trace_close(t);

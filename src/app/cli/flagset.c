@@ -44,19 +44,51 @@ const struct sy_flag sy_flags_ctx[] = {
     {0},
 };
 
+/* How devices share a model; of commands that run one, and of those that only compile it. */
+#define SHARD_FLAGS                                                                                                  \
+    {.name = "tp",                                                                                                   \
+     .kind = SY_FLAG_INT,                                                                                            \
+     .arg = "N",                                                                                                     \
+     .lo = 1,                                                                                                        \
+     .hi = 64,                                                                                                       \
+     .number = 1,                                                                                                    \
+     .otherwise = "1, or what the target or --ep leaves",                                                            \
+     .help = "devices that share heads and columns: tensor parallelism (pjrt)"},                                     \
+        {.name = "ep",                                                                                               \
+         .kind = SY_FLAG_INT,                                                                                        \
+         .arg = "N",                                                                                                 \
+         .lo = 1,                                                                                                    \
+         .hi = 64,                                                                                                   \
+         .number = 1,                                                                                                \
+         .help = "devices that share the experts: those of --tp and --dp-attention (pjrt)"},                         \
+        {.name = "dp-attention",                                                                                     \
+         .kind = SY_FLAG_INT,                                                                                        \
+         .arg = "N",                                                                                                 \
+         .lo = 1,                                                                                                    \
+         .hi = 64,                                                                                                   \
+         .number = 1,                                                                                                \
+         .help = "groups of devices that have sequences of their own (pjrt)"},                                       \
+        {.name = "pp",                                                                                               \
+         .kind = SY_FLAG_INT,                                                                                        \
+         .arg = "N",                                                                                                 \
+         .lo = 1,                                                                                                    \
+         .hi = 64,                                                                                                   \
+         .number = 1,                                                                                                \
+         .help = "stages of layers, one after another (pjrt)"},                                                      \
+    {                                                                                                                \
+        .name = "afd", .kind = SY_FLAG_TEXT, .arg = "A+F",                                                           \
+        .help = "attention on A devices, feed-forward on F others (pjrt)"                                            \
+    }
+
+const struct sy_flag sy_flags_shard[] = {SHARD_FLAGS, {0}};
+
 const struct sy_flag sy_flags_engine[] = {
     {.name = "backend",
      .kind = SY_FLAG_TEXT,
      .arg = "NAME",
      .otherwise = "cpu",
      .help = "where the model runs: cpu, or pjrt:PLUGIN.so for a TPU or GPU through its PJRT plugin"},
-    {.name = "tp",
-     .kind = SY_FLAG_INT,
-     .arg = "N",
-     .lo = 1,
-     .hi = 64,
-     .number = 1,
-     .help = "devices that share the model by tensor parallelism (pjrt)"},
+    SHARD_FLAGS,
     {.name = "threads",
      .letter = 't',
      .kind = SY_FLAG_INT,
@@ -113,6 +145,11 @@ const struct sy_flag sy_flags_engine[] = {
      .choices = accumulates,
      .otherwise = "f32",
      .help = "type of attention's scores and sums on a PJRT plugin; bf16: what it costs is in doc/tpu.md"},
+    {.name = "programs",
+     .kind = SY_FLAG_TEXT,
+     .arg = "DIR",
+     .otherwise = "programs in $SYSTOLE_HOME",
+     .help = "where compiled programs are looked for and kept (pjrt)"},
     {.name = "draft-max",
      .kind = SY_FLAG_INT,
      .arg = "N",

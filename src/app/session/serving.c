@@ -54,8 +54,9 @@ static void on_load(void *ctx, double done) { sy_progress_share(ctx, done); }
 
 sy_status sy_serving_open(struct sy_args *a, struct sy_engine **out, struct sy_err *err)
 {
-    struct sy_engine_opt opt = sy_session_opt(a);
-    sy_status st = sy_session_models(a, &opt, err);
+    struct sy_engine_opt opt;
+    sy_status st = sy_session_opt(a, &opt, err);
+    if (!st) st = sy_session_models(a, &opt, err);
     if (st) return st;
     struct sy_progress bar;
     sy_progress_init(&bar, &a->app->env, a->app->progress, "loading");

@@ -13,21 +13,21 @@ static void on_load(void *ctx, double done) { sy_progress_share(ctx, done); }
 static const char *program_cache(struct sy_args *a)
 {
     const char *backend = sy_arg_text(a, "backend"), *home;
-    if (!backend || strncmp(backend, "pjrt:", 5) != 0 || sy_cache_home(&a->arena, &home, NULL)) return NULL;
-    const char *dir = sy_arena_printf(&a->arena, "%s/programs", home);
+    if (!backend || strncmp(backend, "pjrt:", 5) != 0) return NULL;
+    const char *dir = sy_arg_given(a, "programs") ? sy_arg_text(a, "programs") : NULL;
+    if (!dir && !sy_cache_home(&a->arena, &home, NULL)) dir = sy_arena_printf(&a->arena, "%s/programs", home);
     return dir && !sy_dir_make(dir, NULL) ? dir : NULL;
 }
 
-struct sy_engine_opt sy_session_opt(struct sy_args *a)
+sy_status sy_session_opt(struct sy_args *a, struct sy_engine_opt *out, struct sy_err *err)
 {
-    return (struct sy_engine_opt){
+    *out = (struct sy_engine_opt){
         .backend = sy_arg_text(a, "backend"),
         .backend_opt = {.n_thread = (int32_t)sy_arg_int(a, "threads"),
                         .compute = (enum sy_compute)sy_arg_choice(a, "compute"),
                         .kv_dtype = (enum sy_kv_dtype)sy_arg_choice(a, "kv-dtype"),
                         .state_dtype = (enum sy_state_dtype)sy_arg_choice(a, "state-dtype"),
                         .attend_bf16 = sy_arg_choice(a, "attention-accumulate") == 1,
-                        .n_rank = (int32_t)sy_arg_int(a, "tp"),
                         .cache_dir = program_cache(a)},
         .ctx_len = (int32_t)sy_arg_int(a, "ctx-size"),
         .block_len = (int32_t)sy_arg_int(a, "block-size"),
@@ -37,6 +37,7 @@ struct sy_engine_opt sy_session_opt(struct sy_args *a)
         .draft_max = (int32_t)sy_arg_int(a, "draft-max"),
         .draft_model = sy_arg_text(a, "draft-model"),
     };
+    return sy_session_shard(a, 0, &out->backend_opt.shard, err);
 }
 
 sy_status sy_session_models(struct sy_args *a, struct sy_engine_opt *o, struct sy_err *err)
@@ -48,8 +49,9 @@ sy_status sy_session_models(struct sy_args *a, struct sy_engine_opt *o, struct s
 
 sy_status sy_session_open(struct sy_args *a, struct sy_engine **out, struct sy_err *err)
 {
-    struct sy_engine_opt opt = sy_session_opt(a);
-    sy_status st = sy_session_models(a, &opt, err);
+    struct sy_engine_opt opt;
+    sy_status st = sy_session_opt(a, &opt, err);
+    if (!st) st = sy_session_models(a, &opt, err);
     if (st) return st;
     struct sy_progress bar;
     sy_progress_init(&bar, &a->app->env, a->app->progress, "loading");

@@ -5,9 +5,11 @@
 #include "engine/engine.h"
 
 /* What the flags of sy_flags_ctx and sy_flags_engine say; the model is left to be filled in. */
-struct sy_engine_opt sy_session_opt(struct sy_args *);
+SY_CHECK sy_status sy_session_opt(struct sy_args *, struct sy_engine_opt *, struct sy_err *);
 /* The paths of the models that -m and --draft-model name. */
 SY_CHECK sy_status sy_session_models(struct sy_args *, struct sy_engine_opt *, struct sy_err *);
+/* What sy_flags_shard say. n_device: those there are, which --tp takes unless told otherwise; 0: as many as asked. */
+SY_CHECK sy_status sy_session_shard(const struct sy_args *, int32_t n_device, struct sy_shard *, struct sy_err *);
 /* Loads the model that -m names, with the flags of sy_flags_engine; draws progress. */
 SY_CHECK sy_status sy_session_open(struct sy_args *, struct sy_engine **out, struct sy_err *);
 /* sy_flags_sampling over the model's generation_config.json over "greedy". Draws a seed when none is given. */

@@ -18,7 +18,9 @@ static sy_status open_backend(const struct sy_env *env, const struct sy_backend_
 {
     if (opt->device && *opt->device)
         return sy_fail(err, SY_EARG, "--backend cpu takes no device, found '%s'", opt->device);
-    if (opt->n_rank > 1) return sy_fail(err, SY_ENOSUP, "--tp %d: the cpu backend is one device", opt->n_rank);
+    if (sy_shard_ranks(&opt->shard) > 1)
+        return sy_fail(err, SY_ENOSUP, "%d devices (--tp and the like) are asked for: the cpu backend is one device",
+                       sy_shard_ranks(&opt->shard));
     if (opt->attend_bf16)
         return sy_fail(err, SY_ENOSUP, "--attention-accumulate bf16: the cpu backend sums in f32; leave it out");
     struct sy_backend *b = sy_new(env, sizeof *b);

@@ -42,6 +42,7 @@ enum { PJ_MAJOR = 0, PJ_MINOR_MIN = 58 };
     X(Buffer_ToHostBuffer, 70)                                                                                       \
     X(TopologyDescription_Create, 82)                                                                                \
     X(TopologyDescription_Destroy, 83)                                                                               \
+    X(TopologyDescription_PlatformName, 84)                                                                          \
     X(TopologyDescription_PlatformVersion, 85)                                                                       \
     X(TopologyDescription_GetDeviceDescriptions, 86)                                                                 \
     X(Compile, 89)                                                                                                   \
@@ -310,6 +311,12 @@ struct pj_TopologyDescription_Create_Args {
 struct pj_TopologyDescription_Destroy_Args {
     PJ_HEAD;
     void *topology;
+};
+struct pj_TopologyDescription_PlatformName_Args {
+    PJ_HEAD;
+    void *topology;
+    const char *platform_name;
+    size_t platform_name_size;
 };
 struct pj_TopologyDescription_PlatformVersion_Args {
     PJ_HEAD;

@@ -53,10 +53,10 @@ bool pj_cache_read(const struct sy_env *env, const char *dir, const struct pj_ke
 
 static bool put(FILE *f, const void *bytes, size_t n) { return fwrite(bytes, 1, n, f) == n; }
 
-void pj_cache_write(const struct sy_env *env, const char *dir, const struct pj_key *k, const void *bytes, size_t n)
+bool pj_cache_write(const struct sy_env *env, const char *dir, const struct pj_key *k, const void *bytes, size_t n)
 {
     char path[4200], part[4240];
-    if (!dir || n == 0) return;
+    if (!dir || n == 0) return false;
     entry_path(dir, k, path, sizeof path);
     snprintf(part, sizeof part, "%s.%d", path, (int)getpid()); /* whole or not there, however many write it */
     struct head h = {.n_target = strlen(k->target), .n_text = k->n_text, .n_bytes = n, .sum = mix(0, bytes, n)};
@@ -65,7 +65,8 @@ void pj_cache_write(const struct sy_env *env, const char *dir, const struct pj_k
     bool ok =
         f && put(f, &h, sizeof h) && put(f, k->target, h.n_target) && put(f, k->text, k->n_text) && put(f, bytes, n);
     if (f && fclose(f)) ok = false;
-    if (ok && rename(part, path) == 0) return;
+    if (ok && rename(part, path) == 0) return true;
     if (f) unlink(part);
     sy_log_at(env, SY_LOG_WARN, "the compile cache '%s' cannot be written", dir);
+    return false;
 }

@@ -11,4 +11,5 @@ struct pj_key {         /* borrowed */
 };
 /* The executable as the plugin serialised it, appended to out; false: not there. dir NULL: no cache. */
 bool pj_cache_read(const struct sy_env *, const char *dir, const struct pj_key *, struct sy_buf *out);
-void pj_cache_write(const struct sy_env *, const char *dir, const struct pj_key *, const void *bytes, size_t n);
+/* False, and a line in the log: it cannot be written. */
+bool pj_cache_write(const struct sy_env *, const char *dir, const struct pj_key *, const void *bytes, size_t n);

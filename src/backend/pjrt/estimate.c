@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backend/pjrt/aot.h"
+#include "backend/pjrt/pjrt_int.h"
 
 struct bytes {
     const unsigned char *at, *end;
@@ -61,15 +62,17 @@ enum { /* fields of the messages */
        COMPUTATION_ID = 5,
        INSTRUCTION_OPCODE = 2,
        INSTRUCTION_SHAPE = 3,
+       INSTRUCTION_METADATA = 7,
        INSTRUCTION_CALLED = 38,
        INSTRUCTION_CONFIG = 43,
+       METADATA_OP_NAME = 2,
        SHAPE_TYPE = 2,
        SHAPE_DIM = 3,
        SHAPE_TUPLE = 4,
 };
 enum { CALLED_MAX = 64, DEPTH_MAX = 24 };
 struct instruction {
-    struct bytes opcode, config, shape;
+    struct bytes opcode, config, shape, metadata;
     uint64_t called[CALLED_MAX];
     int n_called;
 };
@@ -132,6 +135,7 @@ static void read_instruction(struct walk *w, struct bytes b, struct instruction 
         if (f.tag == INSTRUCTION_OPCODE) i->opcode = f.sub;
         else if (f.tag == INSTRUCTION_CONFIG) i->config = f.sub;
         else if (f.tag == INSTRUCTION_SHAPE) i->shape = f.sub;
+        else if (f.tag == INSTRUCTION_METADATA) i->metadata = f.sub;
         else if (f.tag == INSTRUCTION_CALLED) add_called(w, i, &f, (*key & 7) == 2);
     }
 }
@@ -189,7 +193,26 @@ static bool find_computation(struct walk *w, uint64_t id, struct bytes *out)
     return false;
 }
 
+const char *sy_aot_collective_name(enum sy_aot_collective c)
+{
+    static const char *const names[] = {"all-reduce", "all-gather", "reduce-scatter", "all-to-all",
+                                        "collective-permute"};
+    return (unsigned)c < SY_COUNT(names) ? names[c] : "?";
+}
+
 static void walk(struct walk *w, uint64_t id, double times, int loops, int depth);
+
+/* A loop that the lowering named so. */
+static bool is_experts(struct walk *w, struct bytes metadata)
+{
+    struct field f = {0};
+    static const char name[] = PJ_EXPERTS_LOOP;
+    while (next(&metadata, &f, &w->bad))
+        if (f.tag == METADATA_OP_NAME && f.sub.end > f.sub.at &&
+            memmem(f.sub.at, (size_t)(f.sub.end - f.sub.at), name, sizeof name - 1))
+            return true;
+    return false;
+}
 
 static void walk_instruction(struct walk *w, const struct instruction *i, double times, int loops, int depth)
 {
@@ -198,22 +221,22 @@ static void walk_instruction(struct walk *w, const struct instruction *i, double
         w->out->cycles += times * cycles;
         w->out->n_estimated++;
     }
-    static const char *const collectives[] = {"all-reduce", "all-gather", "reduce-scatter", "all-to-all",
-                                              "collective-permute"};
-    for (size_t k = 0; k < SY_COUNT(collectives); k++) {
-        size_t n = strlen(collectives[k]);
-        bool done = (size_t)(i->opcode.end - i->opcode.at) == n + 5 && begins(i->opcode, collectives[k]) &&
+    for (int k = 0; k < SY_AOT_COLLECTIVES; k++) {
+        const char *name = sy_aot_collective_name((enum sy_aot_collective)k);
+        size_t n = strlen(name);
+        bool done = (size_t)(i->opcode.end - i->opcode.at) == n + 5 && begins(i->opcode, name) &&
                     !memcmp(i->opcode.end - 5, "-done", 5);
-        if (done || !begins(i->opcode, collectives[k])) continue;
-        w->out->n_collective++;
-        w->out->collective_bytes += times * shape_bytes(w, i->shape, 0);
+        if (done || !begins(i->opcode, name)) continue;
+        w->out->n_collective[k]++;
+        w->out->collective_bytes[k] += times * shape_bytes(w, i->shape, 0);
     }
     bool loop = is(i->opcode, "while");
     if (!loop && !is(i->opcode, "call") && !is(i->opcode, "conditional") && !is(i->opcode, "async-start")) return;
     double known = loop ? number_of(i->config, "\"known_trip_count\":{\"n\"") : 1;
-    double trips = !loop ? 1 : known > 0 ? known : loops < SY_AOT_LOOPS ? w->trips[loops] : 1;
+    bool experts = loop && is_experts(w, i->metadata);
+    double trips = !loop ? 1 : known > 0 ? known : experts ? w->trips[2] : loops < 2 ? w->trips[loops] : 1;
     for (int k = 0; k < i->n_called; k++)
-        walk(w, i->called[k], times * trips, loops + (loop && known <= 0), depth + 1);
+        walk(w, i->called[k], times * trips, loops + (loop && known <= 0 && !experts), depth + 1);
 }
 
 static void walk(struct walk *w, uint64_t id, double times, int loops, int depth)

@@ -506,36 +506,83 @@ void pj_sort(struct pj_hlo *h, int key, int val, int *key_out, int *val_out)
 /* ---- collectives ------------------------------------------------------------------------------------------------
  */
 
-static void put_replicas(struct pj_hlo *h, int n)
+static bool is_first(struct pj_group g, int replica) { return replica / g.stride % g.n == 0; }
+
+static void put_replicas(struct pj_hlo *h, struct pj_group g)
 {
-    sy_buf_text(&h->body, "replica_groups = dense<[[");
-    for (int i = 0; i < n; i++) sy_buf_printf(&h->body, "%s%d", i ? ", " : "", i);
-    sy_buf_printf(&h->body, "]]> : tensor<1x%dxi64>", n);
+    const char *sep = "";
+    sy_buf_text(&h->body, "replica_groups = dense<[");
+    for (int r = 0; r < g.total; r++) {
+        if (!is_first(g, r)) continue;
+        sy_buf_printf(&h->body, "%s[", sep);
+        for (int i = 0; i < g.n; i++) sy_buf_printf(&h->body, "%s%d", i ? ", " : "", r + i * g.stride);
+        sy_buf_char(&h->body, ']');
+        sep = ", ";
+    }
+    sy_buf_printf(&h->body, "]> : tensor<%dx%dxi64>", g.total / g.n, g.n);
 }
 
-int pj_all_reduce(struct pj_hlo *h, int a, int n)
+static void put_sum(struct pj_hlo *h, enum pj_elem elem)
 {
-    struct pj_type t = *pj_type_of(h, a);
-    int v = value(h, t);
-    const char *e = pj_elem_name(t.elem);
-    sy_buf_printf(&h->body, "%%%d = \"stablehlo.all_reduce\"(%%%d) <{", v, a);
-    put_replicas(h, n);
+    const char *e = pj_elem_name(elem);
     sy_buf_printf(&h->body,
                   "}> ({\n^bb0(%%old: tensor<%s>, %%new: tensor<%s>):\n%%sum = stablehlo.add %%old, %%new : "
                   "tensor<%s>\nstablehlo.return %%sum : tensor<%s>\n})",
                   e, e, e, e);
+}
+
+int pj_replica_id(struct pj_hlo *h)
+{
+    int v = value(h, pj_scalar(PJ_I32));
+    sy_buf_printf(&h->body,
+                  "%%replica%d = stablehlo.replica_id : tensor<ui32>\n%%%d = stablehlo.convert %%replica%d : "
+                  "(tensor<ui32>) -> tensor<i32>\n",
+                  v, v, v);
+    return v;
+}
+
+int pj_all_reduce(struct pj_hlo *h, int a, struct pj_group g)
+{
+    struct pj_type t = *pj_type_of(h, a);
+    int v = value(h, t);
+    sy_buf_printf(&h->body, "%%%d = \"stablehlo.all_reduce\"(%%%d) <{", v, a);
+    put_replicas(h, g);
+    put_sum(h, t.elem);
     put_signature(h, &a, 1, v);
     return v;
 }
 
-int pj_all_gather(struct pj_hlo *h, int a, int dim, int n)
+int pj_all_gather(struct pj_hlo *h, int a, int dim, struct pj_group g)
 {
     struct pj_type t = *pj_type_of(h, a);
-    t.dim[dim] *= n;
+    t.dim[dim] *= g.n;
     int v = value(h, t);
     sy_buf_printf(&h->body, "%%%d = \"stablehlo.all_gather\"(%%%d) <{all_gather_dim = %d : i64, ", v, a, dim);
-    put_replicas(h, n);
+    put_replicas(h, g);
     sy_buf_text(&h->body, "}>");
+    put_signature(h, &a, 1, v);
+    return v;
+}
+
+int pj_reduce_scatter(struct pj_hlo *h, int a, struct pj_group g)
+{
+    struct pj_type t = *pj_type_of(h, a);
+    t.dim[0] /= g.n;
+    int v = value(h, t);
+    sy_buf_printf(&h->body, "%%%d = \"stablehlo.reduce_scatter\"(%%%d) <{scatter_dimension = 0 : i64, ", v, a);
+    put_replicas(h, g);
+    put_sum(h, t.elem);
+    put_signature(h, &a, 1, v);
+    return v;
+}
+
+int pj_shift(struct pj_hlo *h, int a, struct pj_group g)
+{
+    int v = value(h, *pj_type_of(h, a)), n = 0;
+    sy_buf_printf(&h->body, "%%%d = \"stablehlo.collective_permute\"(%%%d) <{source_target_pairs = dense<[", v, a);
+    for (int r = 0; r < g.total; r++)
+        if (!is_first(g, r)) sy_buf_printf(&h->body, "%s[%d, %d]", n++ ? ", " : "", r - g.stride, r);
+    sy_buf_printf(&h->body, "]> : tensor<%dx2xi64>}>", n);
     put_signature(h, &a, 1, v);
     return v;
 }
@@ -576,7 +623,9 @@ void pj_while_do(struct pj_hlo *h, struct pj_loop *l, int condition)
     block_values(h, l);
 }
 
-void pj_while_end(struct pj_hlo *h, struct pj_loop *l, const int *next)
+void pj_while_end(struct pj_hlo *h, struct pj_loop *l, const int *next) { pj_while_end_named(h, l, next, NULL); }
+
+void pj_while_end_named(struct pj_hlo *h, struct pj_loop *l, const int *next, const char *name)
 {
     sy_buf_text(&h->body, "stablehlo.return ");
     for (int i = 0; i < l->n; i++) sy_buf_printf(&h->body, "%s%%%d", i ? ", " : "", next[i]);
@@ -586,6 +635,8 @@ void pj_while_end(struct pj_hlo *h, struct pj_loop *l, const int *next)
     put_types(h, l->init, l->n);
     sy_buf_text(&h->body, ") -> (");
     put_types(h, l->result, l->n);
-    sy_buf_text(&h->body, ")\n");
+    sy_buf_char(&h->body, ')');
+    if (name) sy_buf_printf(&h->body, " loc(\"%s\")", name);
+    sy_buf_char(&h->body, '\n');
     for (int i = 0; i < l->n; i++) l->var[i] = l->result[i];
 }

@@ -67,9 +67,17 @@ int pj_gather(struct pj_hlo *, int a, int indices);
 int pj_scatter(struct pj_hlo *, int a, int indices, int update);
 /* Both i32 [n], by ascending key, stable. */
 void pj_sort(struct pj_hlo *, int key, int val, int *key_out, int *val_out);
-/* Over n replicas: the sum of all theirs; theirs side by side in dimension dim. */
-int pj_all_reduce(struct pj_hlo *, int a, int n);
-int pj_all_gather(struct pj_hlo *, int a, int dim, int n);
+/* Replicas in groups of those that are equal but for (replica / stride) % n. */
+struct pj_group {
+    int n, stride, total;
+};
+int pj_replica_id(struct pj_hlo *); /* i32 scalar */
+/* Over each group: the sum of all theirs; theirs side by side in dimension dim; the sum, of which each has its part
+ * of dimension 0; what the one before has, zeros for the first. */
+int pj_all_reduce(struct pj_hlo *, int a, struct pj_group);
+int pj_all_gather(struct pj_hlo *, int a, int dim, struct pj_group);
+int pj_reduce_scatter(struct pj_hlo *, int a, struct pj_group);
+int pj_shift(struct pj_hlo *, int a, struct pj_group);
 /* A loop over n values: var are those of the condition after pj_while(), of the body after pj_while_do() of a scalar
  * i1, and those left after pj_while_end(). */
 enum { PJ_LOOP_MAX = 8 };
@@ -79,3 +87,5 @@ struct pj_loop {
 void pj_while(struct pj_hlo *, struct pj_loop *, const int *init, int n);
 void pj_while_do(struct pj_hlo *, struct pj_loop *, int condition);
 void pj_while_end(struct pj_hlo *, struct pj_loop *, const int *next);
+/* The same; compilers carry the name along, as op_name of the optimised program. */
+void pj_while_end_named(struct pj_hlo *, struct pj_loop *, const int *next, const char *name);

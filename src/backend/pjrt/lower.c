@@ -46,6 +46,21 @@ static int second(struct lower *l, const struct sy_node *n, int like)
     return b->dim[0] == n->dim[0] ? v : as_rows(l, v, like);
 }
 
+int lower_share(struct lower *l, const struct sy_share *s)
+{
+    struct pj_hlo *h = &l->h;
+    int r = pj_binary(h, "remainder", pj_replica_id(h), pj_const(h, pj_scalar(PJ_I32), s->period));
+    return pj_binary(h, "subtract", r, pj_const(h, pj_scalar(PJ_I32), s->first));
+}
+
+int lower_is_rank(struct lower *l, int stride, int n, int at)
+{
+    struct pj_hlo *h = &l->h;
+    struct pj_type one = pj_scalar(PJ_I32);
+    int r = pj_binary(h, "divide", pj_replica_id(h), pj_const(h, one, stride));
+    return pj_compare(h, "EQ", pj_binary(h, "remainder", r, pj_const(h, one, n)), pj_const(h, one, at));
+}
+
 /* ---- products ------------------------------------------------------------------------------------------------- */
 
 /* One of 16 numbers by the bits of a code, lowest first: halves of the table, halves of those. */
@@ -117,18 +132,41 @@ static int linear(struct lower *l, const struct sy_node *n)
     return n->in[2].id ? pj_binary(&l->h, "add", y, as_rows(l, lower_vec(l, n->in[2]), y)) : y;
 }
 
+/* Ids among the rank's own rows, 0 for others; returns which they are, i1 [rows]. */
+static int own_rows(struct lower *l, const struct pj_wseg *s, int *id)
+{
+    struct pj_hlo *h = &l->h;
+    struct pj_type t = *pj_type_of(h, *id), one = pj_scalar(PJ_I32);
+    int first = pj_binary(h, "multiply", lower_share(l, &s->share), pj_const(h, one, (double)s->rows));
+    int x = pj_binary(h, "subtract", *id, PJ_BROADCAST(h, first, t, 0)), zero = pj_splat(h, 0, *id);
+    int own =
+        pj_binary(h, "and", pj_compare(h, "GE", x, zero), pj_compare(h, "LT", x, pj_const(h, t, (double)s->rows)));
+    *id = pj_select(h, own, x, zero);
+    return own;
+}
+
+static int zero_rows(struct lower *l, int x, int own)
+{
+    struct pj_type mask = *pj_type_of(&l->h, x);
+    mask.elem = PJ_PRED;
+    return pj_select(&l->h, PJ_BROADCAST(&l->h, own, mask, 0), x, pj_splat(&l->h, 0, x));
+}
+
 static int embed(struct lower *l, const struct sy_node *n)
 {
     const struct pj_wentry *e = pj_weight(l->w, l->node[n->in[0].id].name);
     const struct pj_wseg *s = e->seg;
     sy_assert(e->n_seg == 1);
-    int id = in(l, n, 1), arg = l->arg0 + s->arg, none = pj_splat(&l->h, 0, id);
-    id = pj_select(&l->h, pj_compare(&l->h, "LT", id, pj_splat(&l->h, (double)s->rows, id)), id, none);
+    int id = in(l, n, 1), arg = l->arg0 + s->arg, none = pj_splat(&l->h, 0, id), own = -1;
+    int n_row = pj_splat(&l->h, (double)s->rows * (s->share.n > 0 ? s->share.n : 1), id);
+    id = pj_select(&l->h, pj_compare(&l->h, "LT", id, n_row), id, none);
+    if (s->share.n > 0) own = own_rows(l, s, &id);
     int x = pj_gather(&l->h, arg, id);
     if (s->kind == PJ_CODED)
         x = lower_dequantised(l, s, x, s->has_scale ? pj_gather(&l->h, arg + 1, id) : -1,
                               s->has_min ? pj_gather(&l->h, arg + 2, id) : -1);
-    return pj_convert(&l->h, x, PJ_F32);
+    x = pj_convert(&l->h, x, PJ_F32);
+    return own < 0 ? x : zero_rows(l, x, own);
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------
@@ -192,13 +230,36 @@ static int part(struct lower *l, const struct sy_node *n)
 {
     return pj_slice(&l->h, in(l, n, 0), 1, n->attr.part.lo, n->attr.part.hi);
 }
+static struct pj_group group(const struct lower *l, const struct sy_node *n)
+{
+    return (struct pj_group){n->attr.rank.n, n->attr.rank.stride, l->opt.n_rank};
+}
 static int rank_sum(struct lower *l, const struct sy_node *n)
 {
-    return pj_all_reduce(&l->h, in(l, n, 0), l->opt.n_rank);
+    return pj_all_reduce(&l->h, in(l, n, 0), group(l, n));
 }
 static int rank_join(struct lower *l, const struct sy_node *n)
 {
-    return pj_all_gather(&l->h, in(l, n, 0), 1, l->opt.n_rank);
+    return pj_all_gather(&l->h, in(l, n, 0), 1, group(l, n));
+}
+static int rank_rows(struct lower *l, const struct sy_node *n)
+{
+    return pj_all_gather(&l->h, in(l, n, 0), 0, group(l, n));
+}
+static int rank_share(struct lower *l, const struct sy_node *n)
+{
+    return pj_reduce_scatter(&l->h, in(l, n, 0), group(l, n));
+}
+static int rank_shift(struct lower *l, const struct sy_node *n) { return pj_shift(&l->h, in(l, n, 0), group(l, n)); }
+/* The sum of what one has and of others' zeros. */
+static int rank_pick(struct lower *l, const struct sy_node *n)
+{
+    struct pj_hlo *h = &l->h;
+    const struct sy_rank_dim *d = &n->attr.rank;
+    int x = in(l, n, 0), one = lower_is_rank(l, d->stride, d->n, d->at);
+    struct pj_type mask = *pj_type_of(h, x);
+    mask.elem = PJ_PRED;
+    return pj_all_reduce(h, pj_select(h, PJ_BROADCAST(h, one, mask, 0), x, pj_splat(h, 0, x)), group(l, n));
 }
 static int rows(struct lower *l, const struct sy_node *n) { return pj_gather(&l->h, in(l, n, 0), in(l, n, 1)); }
 
@@ -258,6 +319,10 @@ static int (*const lowerings[SY_OP_COUNT])(struct lower *, const struct sy_node 
     [SY_OP_ROWS] = rows,
     [SY_OP_RANK_SUM] = rank_sum,
     [SY_OP_RANK_JOIN] = rank_join,
+    [SY_OP_RANK_ROWS] = rank_rows,
+    [SY_OP_RANK_SHARE] = rank_share,
+    [SY_OP_RANK_SHIFT] = rank_shift,
+    [SY_OP_RANK_PICK] = rank_pick,
     [SY_OP_INDEX] = lower_index,
     [SY_OP_ATTEND] = lower_attend,
     [SY_OP_ROUTE] = lower_route,

@@ -14,29 +14,29 @@ struct attn { /* one ATTEND; shapes: s sequences (1 when looping), q queries of 
     int keys, vals; /* the arrays [n_block, block_len, n_kv, d]; vals -1: the keys' first d_val */
     struct runs runs;
     int table;         /* i32 [s, n_run * run] */
-    int query;         /* [s, q, n_kv, g, d_key], in the type of the products */
+    int query;         /* [s, n_kv, g, q, d_key], in the type of the products */
     int pos;           /* i32 [s, q] */
     int sinks;         /* f32 [n_kv, g]; -1: none */
     enum pj_elem elem; /* of the products */
 };
-struct sums { /* f32: maximum and sum [s, n_kv, q, g], values [s, n_kv, q, g, d_val] */
+struct sums { /* f32: maximum and sum [s, n_kv, g, q], values [s, n_kv, g, q, d_val] */
     int max, sum, acc;
 };
 
-static struct pj_type rows_type(const struct attn *a) { return PJ_TYPE(PJ_F32, a->s, a->n_kv, a->q, a->g); }
+static struct pj_type rows_type(const struct attn *a) { return PJ_TYPE(PJ_F32, a->s, a->n_kv, a->g, a->q); }
 static struct pj_type acc_type(const struct attn *a)
 {
-    return PJ_TYPE(a->l->opt.attend_bf16 ? PJ_BF16 : PJ_F32, a->s, a->n_kv, a->q, a->g, a->d->d_val);
+    return PJ_TYPE(a->l->opt.attend_bf16 ? PJ_BF16 : PJ_F32, a->s, a->n_kv, a->g, a->q, a->d->d_val);
 }
 
-/* Scores [s, n_kv, q, g, n_key] of the keys from position key0 (i32 scalar; -1: 0) on, masked. */
+/* Scores [s, n_kv, g, q, n_key] of the keys from position key0 (i32 scalar; -1: 0) on, masked. */
 static int scores(struct attn *a, int keys, int key0)
 {
     struct pj_hlo *h = &a->l->h;
     const struct sy_attn_dim *d = a->d;
     int64_t n_key = pj_type_of(h, keys)->dim[1];
-    /* query [s, q, n_kv, g, d] x keys [s, n, n_kv, d] -> [s, n_kv, q, g, n] */
-    struct pj_dot dot = {.n_batch = 2, .batch_a = {0, 2}, .batch_b = {0, 2}, .over_a = 4, .over_b = 3};
+    /* query [s, n_kv, g, q, d] x keys [s, n, n_kv, d] -> [s, n_kv, g, q, n] */
+    struct pj_dot dot = {.n_batch = 2, .batch_a = {0, 1}, .batch_b = {0, 2}, .over_a = 4, .over_b = 3};
     int x = lower_attend_dot(a->l, a->query, keys, &dot);
     x = pj_binary(h, "multiply", x, pj_splat(h, (double)d->scale, x));
     if (d->softcap > 0) {
@@ -56,7 +56,7 @@ static int scores(struct attn *a, int keys, int key0)
         int over = pj_binary(h, "remainder", pos, pj_splat(h, d->chunk, pos));
         mask = pj_binary(h, "and", mask, pj_compare(h, "GE", at, pj_binary(h, "subtract", pos, over)));
     }
-    mask = PJ_BROADCAST(h, mask, *pj_type_of(h, x), 0, 2, 4);
+    mask = PJ_BROADCAST(h, mask, *pj_type_of(h, x), 0, 3, 4);
     return pj_select(h, mask, x, pj_splat(h, LOWER_NEVER, x));
 }
 
@@ -64,7 +64,7 @@ static struct sums start(struct attn *a)
 {
     struct pj_hlo *h = &a->l->h;
     bool sink = a->sinks >= 0;
-    int max = sink ? PJ_BROADCAST(h, a->sinks, rows_type(a), 1, 3) : pj_const(h, rows_type(a), LOWER_NEVER);
+    int max = sink ? PJ_BROADCAST(h, a->sinks, rows_type(a), 1, 2) : pj_const(h, rows_type(a), LOWER_NEVER);
     return (struct sums){max, pj_const(h, rows_type(a), sink ? 1 : 0), pj_const(h, acc_type(a), 0)};
 }
 
@@ -80,7 +80,7 @@ static struct sums more(struct attn *a, struct sums old, int blocks, int key0)
                      pj_binary(h, "subtract", x, PJ_BROADCAST(h, now.max, *pj_type_of(h, x), 0, 1, 2, 3)));
     int keep = pj_unary(h, "exponential", pj_binary(h, "subtract", old.max, now.max));
     now.sum = pj_binary(h, "add", pj_binary(h, "multiply", old.sum, keep), pj_reduce(h, "add", p, 4, 0));
-    /* p [s, n_kv, q, g, n] x vals [s, n, n_kv, d] -> [s, n_kv, q, g, d] */
+    /* p [s, n_kv, g, q, n] x vals [s, n, n_kv, d] -> [s, n_kv, g, q, d] */
     struct pj_dot dot = {.n_batch = 2, .batch_a = {0, 1}, .batch_b = {0, 2}, .over_a = 4, .over_b = 1};
     int y = pj_convert(h, lower_attend_dot(a->l, pj_convert(h, p, a->elem), vals, &dot), acc_type(a).elem);
     keep = pj_convert(h, keep, acc_type(a).elem);
@@ -115,7 +115,7 @@ static int finish(struct attn *a, struct sums s)
     struct pj_hlo *h = &a->l->h;
     int x = pj_convert(h, s.acc, PJ_F32);
     x = pj_binary(h, "divide", x, PJ_BROADCAST(h, s.sum, *pj_type_of(h, x), 0, 1, 2, 3));
-    x = pj_transpose(h, x, (const int[]){0, 2, 1, 3, 4});
+    x = pj_transpose(h, x, (const int[]){0, 3, 1, 2, 4});
     return PJ_RESHAPE(h, x, a->s * a->q, (int64_t)a->d->n_head * a->d->d_val);
 }
 
@@ -151,7 +151,7 @@ static int decode(struct attn *a, int q)
     a->table = a->runs.table;
     int pos = lower_field(l, SY_POS);
     a->pos = PJ_RESHAPE(h, pos, a->s, 1);
-    a->query = PJ_RESHAPE(h, q, a->s, 1, a->n_kv, a->g, a->d->d_key);
+    a->query = PJ_RESHAPE(h, q, a->s, a->n_kv, a->g, 1, a->d->d_key);
     int last = pj_reduce(h, "maximum", pos, 0, 0);
     return finish(a, all_runs(a, -1, after(a, lower_run_of(l, &a->runs, last))));
 }
@@ -163,8 +163,8 @@ static int pieces(struct attn *a, int q)
     struct pj_hlo *h = &l->h;
     int64_t tok = l->shape.tok, n_out = (int64_t)a->d->n_head * a->d->d_val;
     a->s = 1;
-    a->q = tok < LOWER_PIECE ? tok : LOWER_PIECE;
-    a->runs = lower_runs(l, LOWER_RUN_KEYS);
+    a->q = pj_piece(l->shape);
+    a->runs = lower_runs(l, pj_run_keys(l->shape));
     int pos = pj_pad_after(h, lower_field(l, SY_POS), 0, a->q);
     q = pj_pad_after(h, q, 0, a->q);
     int out = pj_const(h, PJ_TYPE(PJ_F32, tok + a->q, n_out), 0);
@@ -172,7 +172,8 @@ static int pieces(struct attn *a, int q)
     lower_pieces(l, &p, a->q, &out, 1);
     a->table = pj_dynamic_slice(h, a->runs.table, 0, p.entry, 1);
     a->pos = PJ_RESHAPE(h, pj_dynamic_slice(h, pos, 0, p.at, a->q), 1, a->q);
-    a->query = PJ_RESHAPE(h, pj_dynamic_slice(h, q, 0, p.at, a->q), 1, a->q, a->n_kv, a->g, a->d->d_key);
+    int piece = PJ_RESHAPE(h, pj_dynamic_slice(h, q, 0, p.at, a->q), 1, a->q, a->n_kv, a->g, a->d->d_key);
+    a->query = pj_transpose(h, piece, (const int[]){0, 2, 3, 1, 4});
     int pos_first = lower_scalar_at(h, pos, p.at);
     int pos_last = lower_scalar_at(h, pos, pj_binary(h, "subtract", p.next, p.one));
     struct sums s = all_runs(a, first_run(a, pos_first), after(a, lower_run_of(l, &a->runs, pos_last)));
@@ -181,14 +182,27 @@ static int pieces(struct attn *a, int q)
     return pj_slice(h, p.carry[0], 0, 0, tok);
 }
 
+/* Where keys and values are written: block 0, which nobody reads, on ranks of other stages. */
+static int rows_to_write(struct lower *l, const struct sy_attn_dim *d)
+{
+    struct pj_hlo *h = &l->h;
+    int rows = lower_field(l, SY_ROW);
+    if (d->stage_ranks == 0) return rows;
+    struct pj_type mask = *pj_type_of(h, rows);
+    mask.elem = PJ_PRED;
+    int own = lower_is_rank(l, d->stage_ranks, l->opt.n_rank / d->stage_ranks, d->stage);
+    return pj_select(h, PJ_BROADCAST(h, own, mask, 0), rows, pj_splat(h, 0, rows));
+}
+
 int lower_attend(struct lower *l, const struct sy_node *n)
 {
     struct pj_hlo *h = &l->h;
     const struct sy_attn_dim *d = &n->attr.attn;
     int *state = lower_state(l, n);
     struct attn a = {.l = l, .d = d, .n_kv = d->n_kv, .g = d->n_head / d->n_kv, .vals = -1, .sinks = -1};
-    if (n->in[1].id) state[0] = lower_write_rows(l, state[0], l->val[n->in[1].id]);
-    if (n->in[2].id) state[1] = lower_write_rows(l, state[1], l->val[n->in[2].id]);
+    int rows = n->in[1].id ? rows_to_write(l, d) : -1;
+    if (n->in[1].id) state[0] = lower_write_rows(l, state[0], l->val[n->in[1].id], rows);
+    if (n->in[2].id) state[1] = lower_write_rows(l, state[1], l->val[n->in[2].id], rows);
     a.keys = state[0];
     if (!d->shared) a.vals = state[1];
     if (n->in[5].id && l->val[n->in[5].id] >= 0) return lower_attend_chosen(l, n, a.keys);

@@ -106,7 +106,7 @@ int lower_index(struct lower *l, const struct sy_node *n)
     struct pj_hlo *h = &l->h;
     struct index x = {.l = l, .d = &n->attr.index, .elem = lower_kv_elem(l)};
     int *state = lower_state(l, n);
-    x.keys = *state = lower_write_rows(l, *state, l->val[n->in[1].id]);
+    x.keys = *state = lower_write_rows(l, *state, l->val[n->in[1].id], lower_field(l, SY_ROW));
     if (x.d->n_top >= (int64_t)l->shape.block * l->opt.cache.block_len) return -1;
     int q = pj_convert(h, l->val[n->in[0].id], x.elem), w = l->val[n->in[2].id];
     return pj_is_decode(l->shape) ? decode(&x, q, w) : pieces(&x, q, w);

@@ -31,6 +31,10 @@ struct lower {
     sy_status st;
     struct sy_err *err;
 };
+/* i1 scalar: (this replica / stride) % n is at. */
+int lower_is_rank(struct lower *, int stride, int n, int at);
+int lower_share(struct lower *,
+                const struct sy_share *);       /* i32 scalar: this replica's; outside [0, n): it has none */
 int lower_field(struct lower *, enum sy_field); /* the step's field, i32 [its length] */
 /* a * b over one dimension each, as the graph's arithmetic has it: operands of the compute type, sums in f32. */
 int lower_dot(struct lower *, int a, int b, const struct pj_dot *);
@@ -57,8 +61,8 @@ int lower_heads(struct lower *, const struct sy_node *);
  */
 
 int *lower_state(struct lower *, const struct sy_node *); /* the arrays of the node's STATE, to be replaced */
-/* An array [n_block, block_len, n, d] with the step's rows x [tok, n * d] written at ROW. */
-int lower_write_rows(struct lower *, int array, int x);
+/* An array [n_block, block_len, n, d] with the step's rows x [tok, n * d] written at rows i32 [tok], mostly ROW. */
+int lower_write_rows(struct lower *, int array, int x, int rows);
 int lower_entry_of_token(struct lower *); /* i32 [tok]; of padding the last entry */
 int lower_scalar_at(struct pj_hlo *, int vec, int at);
 

@@ -71,6 +71,18 @@ static int chosen(struct pj_hlo *h, int mask, int x)
 
 static int row_vector(struct pj_hlo *h, int vec, struct pj_type like) { return PJ_BROADCAST(h, vec, like, 1); }
 
+/* Padding chooses an expert that there is not. Rows after ROWS have no padding told apart: they are few. */
+static int without_padding(struct lower *l, int ids)
+{
+    struct pj_hlo *h = &l->h;
+    struct pj_type t = *pj_type_of(h, ids), at = t;
+    at.elem = PJ_I32;
+    if (t.dim[0] != l->shape.tok) return ids;
+    int total = pj_slice(h, lower_field(l, SY_START), 0, l->shape.seq, l->shape.seq + 1);
+    int live = pj_compare(h, "LT", pj_iota(h, at, 0), PJ_BROADCAST(h, total, at, 1));
+    return pj_select(h, live, ids, pj_const(h, t, 2.0 * SY_EXPERTS_MAX));
+}
+
 /* [rows, 2 n_used]: ids as numbers, then weights. */
 int lower_route(struct lower *l, const struct sy_node *n)
 {
@@ -98,7 +110,7 @@ int lower_route(struct lower *l, const struct sy_node *n)
     }
     w = pj_binary(h, "multiply", w, pj_splat(h, (double)d->scale, w));
     if (gain >= 0) w = pj_binary(h, "multiply", w, pj_concat(h, gains, d->n_used, 1));
-    return pj_concat(h, (const int[]){ids, w}, 2, 1);
+    return pj_concat(h, (const int[]){without_padding(l, ids), w}, 2, 1);
 }
 
 /* ---- EXPERTS ------------------------------------------------------------------------------------------------------
@@ -160,21 +172,20 @@ static int feed_forward(struct experts *x, int a, int e)
     return product(x, y, x->n->in[3], x->n->in[5], e, x->n->dim[1]);
 }
 
-/* Expert of each pair, i32 [pairs]; of padding n_expert, which no tile takes. Rows after ROWS have no padding told
- * apart: they are few. */
+/* Expert of each pair, i32 [pairs], of the rank's own; n_expert, which no tile takes, in place of others' and of
+ * padding. */
 static int pair_experts(struct experts *x, int ids)
 {
-    struct lower *l = x->l;
-    struct pj_hlo *h = &l->h;
-    struct pj_type t = PJ_TYPE(PJ_I32, x->rows, x->d->n_used);
-    int e = pj_convert(h, ids, PJ_I32);
-    if (x->rows == l->shape.tok) {
-        int start = lower_field(l, SY_START);
-        int total = PJ_BROADCAST(h, pj_slice(h, start, 0, l->shape.seq, l->shape.seq + 1), t, 0);
-        int live = pj_compare(h, "LT", pj_iota(h, t, 0), total);
-        e = pj_select(h, live, e, pj_const(h, t, x->d->n_expert));
+    struct pj_hlo *h = &x->l->h;
+    const struct sy_share *s = &x->d->share;
+    struct pj_type t = PJ_TYPE(PJ_I32, x->rows, x->d->n_used), one = pj_scalar(PJ_I32);
+    int e = pj_convert(h, ids, PJ_I32), none = pj_const(h, t, x->d->n_expert);
+    if (s->n > 0) {
+        int first = pj_binary(h, "multiply", lower_share(x->l, s), pj_const(h, one, x->d->n_expert));
+        e = pj_binary(h, "subtract", e, PJ_BROADCAST(h, first, t, 0));
+        e = pj_select(h, pj_compare(h, "LT", e, pj_splat(h, 0, e)), none, e);
     }
-    return PJ_RESHAPE(h, e, x->pairs);
+    return PJ_RESHAPE(h, pj_binary(h, "minimum", e, none), x->pairs);
 }
 
 /* Rows [pairs, d_model] through their experts, pairs sorted by expert. */
@@ -197,8 +208,14 @@ static int run_tiles(struct experts *x, int sorted, int a)
     int next = pj_binary(h, "minimum", end, pj_binary(h, "add", at, pj_const(h, one, (double)x->tile)));
     int y = feed_forward(x, pj_dynamic_slice(h, a, 0, at, x->tile), pj_reshape(h, e, 0, NULL));
     out = pj_dynamic_update(h, loop.var[1], y, 0, at);
-    pj_while_end(h, &loop, (const int[]){next, out});
-    return pj_slice(h, loop.var[1], 0, 0, x->pairs);
+    pj_while_end_named(h, &loop, (const int[]){next, out}, PJ_EXPERTS_LOOP);
+    int y_all = pj_slice(h, loop.var[1], 0, 0, x->pairs);
+    if (x->d->share.n == 0) return y_all;
+    /* What the last tile wrote past the rank's own pairs is other ranks' to give. */
+    struct pj_type index = *pj_type_of(h, y_all);
+    index.elem = PJ_I32;
+    int own = pj_compare(h, "LT", pj_iota(h, index, 0), PJ_BROADCAST(h, n, index, 0));
+    return pj_select(h, own, y_all, pj_splat(h, 0, y_all));
 }
 
 int lower_experts(struct lower *l, const struct sy_node *n)
@@ -206,7 +223,7 @@ int lower_experts(struct lower *l, const struct sy_node *n)
     struct pj_hlo *h = &l->h;
     const struct sy_moe_dim *d = &n->attr.moe;
     struct experts x = {.l = l, .n = n, .d = d, .rows = n->dim[0], .pairs = n->dim[0] * d->n_used};
-    for (x.tile = 8; x.tile < 128 && x.tile * d->n_expert < x.pairs; x.tile *= 2) continue;
+    x.tile = pj_expert_tile(d, x.rows);
     int64_t used = d->n_used, d_model = n->dim[1];
     struct pj_type list = PJ_TYPE(PJ_I32, x.pairs), parts = PJ_TYPE(PJ_F32, x.rows, used, d_model);
     int route = l->val[n->in[1].id], weight = pj_slice(h, route, 1, used, 2 * used);

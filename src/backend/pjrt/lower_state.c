@@ -14,7 +14,8 @@ static int arrays_of(const struct sy_node *node, const struct sy_node *n, const 
     const struct sy_scan_dim *s = &n->attr.scan;
     switch (n->op) {
     case SY_OP_ATTEND:
-        if (!blocks || !n->in[1].id) return 0; /* without keys of its own: another layer's */
+        /* Without keys of its own: another layer's; of a later stage: the ranks' own layer of the first. */
+        if (!blocks || !n->in[1].id || a->stage > 0) return 0;
         t[0] = PJ_TYPE(o->kv_elem, c->n_block, c->block_len, a->n_kv, a->d_key);
         if (a->shared) return 1;
         t[1] = PJ_TYPE(o->kv_elem, c->n_block, c->block_len, a->n_kv, a->d_val);
@@ -122,13 +123,13 @@ void lower_pieces_end(struct lower *l, struct pieces *p, const int *carry)
 /* ---- the cache of blocks -----------------------------------------------------------------------------------------
  */
 
-int lower_write_rows(struct lower *l, int array, int x)
+int lower_write_rows(struct lower *l, int array, int x, int rows)
 {
     struct pj_hlo *h = &l->h;
     struct pj_type t = *pj_type_of(h, array);
     int flat = PJ_RESHAPE(h, array, t.dim[0] * t.dim[1], t.dim[2], t.dim[3]);
     int update = pj_convert(h, PJ_RESHAPE(h, x, l->shape.tok, t.dim[2], t.dim[3]), t.elem);
-    return pj_reshape(h, pj_scatter(h, flat, lower_field(l, SY_ROW), update), 4, t.dim);
+    return pj_reshape(h, pj_scatter(h, flat, rows, update), 4, t.dim);
 }
 
 enum pj_elem lower_kv_elem(const struct lower *l)

@@ -32,7 +32,8 @@ struct sy_kv_cache {
     void *move[PJ_MOVE_COUNT]; /* programs */
     struct lists io;           /* arrays and two more; arrays */
     int32_t n_pair;
-    int32_t *pair; /* [2 n_pair] */
+    int32_t *pair;         /* [n_group][2 n_pair] */
+    int32_t n_block_group; /* blocks of a group: they are numbered through all groups */
     struct pj_type block_type;
 };
 
@@ -67,6 +68,30 @@ static sy_status give_all(struct sy_backend *b, struct lists *l, int at, const s
     return st;
 }
 
+/* The group of sequences that a rank works for; the i-th rank of a group. */
+static int32_t group_of(const struct sy_backend *b, int32_t rank)
+{
+    return rank / (b->opt.shard.n_tp > 1 ? b->opt.shard.n_tp : 1) % b->n_group;
+}
+static int32_t group_rank(const struct sy_backend *b, int32_t group, int32_t i)
+{
+    int32_t rank = 0;
+    while (group_of(b, rank) != group || i-- > 0) rank++;
+    return rank;
+}
+
+/* To each device its group's data, of n bytes each, as argument `at`. */
+static sy_status give_groups(struct sy_backend *b, struct lists *l, int at, const struct pj_type *t, const void *data,
+                             struct sy_err *err)
+{
+    sy_status st = SY_OK;
+    size_t n = (size_t)pj_type_bytes(t);
+    for (int r = 0; r < l->n_rank && !st; r++)
+        st = pj_upload(&b->client, r, t, (const char *)data + (size_t)group_of(b, r) * n, &l->arg[r * l->n_arg + at],
+                       err);
+    return st;
+}
+
 static void drop_all(struct sy_backend *b, struct lists *l, int at)
 {
     for (int r = 0; r < l->n_rank; r++) pj_buffers_free(b, &l->arg[r * l->n_arg + at], 1);
@@ -83,9 +108,9 @@ static void close_backend(struct sy_backend *b)
 
 static sy_status check_ranks(const struct sy_backend_opt *opt, struct sy_err *err)
 {
-    return opt->n_rank <= PJ_RANK_MAX
-               ? SY_OK
-               : sy_fail(err, SY_ENOSUP, "--tp: expected at most %d devices, found %d", PJ_RANK_MAX, opt->n_rank);
+    int32_t n = sy_shard_ranks(&opt->shard);
+    return n <= PJ_RANK_MAX ? SY_OK
+                            : sy_fail(err, SY_ENOSUP, "--tp: expected at most %d devices, found %d", PJ_RANK_MAX, n);
 }
 
 static sy_status check_opt(const struct sy_backend_opt *opt, struct sy_err *err)
@@ -113,7 +138,8 @@ static sy_status open_backend(const struct sy_env *env, const struct sy_backend_
     if (!b) return sy_fail(err, SY_ENOMEM, "no memory for the pjrt backend");
     b->env = env;
     b->opt = *opt;
-    b->n_rank = opt->n_rank > 1 ? opt->n_rank : 1;
+    b->n_rank = sy_shard_ranks(&opt->shard);
+    b->n_group = sy_shard_groups(&opt->shard);
     st = pj_client_open(env, opt->device, b->n_rank, &b->client, err);
     if (st) {
         close_backend(b);
@@ -191,7 +217,7 @@ static void program_free(struct sy_program *p)
 static sy_status program_tables(struct sy_program *p, struct sy_err *err)
 {
     const struct sy_env *env = p->b->env;
-    size_t out = (size_t)p->res.n_out;
+    size_t out = (size_t)p->res.n_out * (size_t)p->b->n_group;
     int64_t n_step = 0;
     for (int f = 0; f < SY_FIELD_COUNT; f++) n_step += sy_field_len((enum sy_field)f, p->shape);
     p->step_type = PJ_TYPE(PJ_I32, n_step);
@@ -234,13 +260,13 @@ static sy_status compile(struct sy_backend *b, const struct sy_graph *g, const s
 static int64_t kv_block_bytes(struct sy_backend *b, const struct sy_graph *g, int32_t block_len)
 {
     struct pj_lower_opt opt = lower_opt(b, (struct sy_cache_dim){block_len, 1, 1});
-    return (int64_t)pj_state_bytes(g, &opt, true) * b->n_rank;
+    return (int64_t)pj_state_bytes(g, &opt, true) * b->n_rank / b->n_group;
 }
 
 static int64_t slot_bytes(struct sy_backend *b, const struct sy_graph *g)
 {
     struct pj_lower_opt opt = lower_opt(b, (struct sy_cache_dim){1, 1, 1});
-    return (int64_t)pj_state_bytes(g, &opt, false) * b->n_rank;
+    return (int64_t)pj_state_bytes(g, &opt, false) * b->n_rank / b->n_group;
 }
 
 static void free_kv_cache(struct sy_kv_cache *c)
@@ -293,21 +319,20 @@ static void take_arrays(struct sy_kv_cache *c, struct lists *l, int n)
         }
 }
 
-enum { PAIRS = 64 }; /* copies of one call */
-
 static sy_status allocate_kv_cache(struct sy_backend *b, const struct sy_graph *g, struct sy_cache_dim dim,
                                    struct sy_kv_cache **out, struct sy_err *err)
 {
     struct sy_kv_cache *c = sy_new(b->env, sizeof *c);
     if (!c) return sy_fail(err, SY_ENOMEM, "no memory for the KV cache");
     c->b = b;
-    c->n_pair = PAIRS;
+    c->n_pair = PJ_PAIRS;
     struct pj_lower_opt lo = lower_opt(b, dim);
     c->n_kv = pj_state_arrays(g, &lo, NULL, NULL, &c->n_block);
     size_t n = (size_t)c->n_kv + 2;
     c->type = sy_new_array(b->env, n, sizeof *c->type);
     c->buffer = sy_new_array(b->env, n * (size_t)b->n_rank, sizeof *c->buffer);
-    c->pair = sy_new_array(b->env, 2 * (size_t)c->n_pair, sizeof *c->pair);
+    c->pair = sy_new_array(b->env, 2 * (size_t)c->n_pair * (size_t)b->n_group, sizeof *c->pair);
+    c->n_block_group = dim.n_block;
     bool ok = c->type && c->buffer && c->pair;
     sy_status st = ok ? SY_OK : sy_fail(err, SY_ENOMEM, "no memory for the KV cache");
     if (!st) st = lists_new(b->env, &c->io, b->n_rank, c->n_kv + 2, c->n_kv + 1, err);
@@ -338,11 +363,13 @@ static void copy_blocks(struct sy_backend *b, struct sy_kv_cache *c, const struc
     struct sy_err err = {0};
     sy_status st = SY_OK;
     for (int32_t at = 0; at < n && !st; at += c->n_pair) {
-        for (int32_t i = 0; i < c->n_pair; i++) { /* the rest copies block 0 onto itself */
-            c->pair[2 * i] = at + i < n ? copy[at + i].from : 0;
-            c->pair[2 * i + 1] = at + i < n ? copy[at + i].to : 0;
+        memset(c->pair, 0, 2 * (size_t)c->n_pair * (size_t)b->n_group * sizeof *c->pair); /* block 0 onto itself */
+        for (int32_t i = 0; i < c->n_pair && at + i < n; i++) {
+            int32_t *pair = c->pair + 2 * (copy[at + i].from / c->n_block_group * c->n_pair + i);
+            pair[0] = copy[at + i].from % c->n_block_group;
+            pair[1] = copy[at + i].to % c->n_block_group;
         }
-        st = give_all(b, &c->io, c->n_block, &t, c->pair, &err);
+        st = give_groups(b, &c->io, c->n_block, &t, c->pair, &err);
         if (!st) st = run_move(c, PJ_MOVE_COPY, c->n_block + 1, &err);
         if (!st) take_arrays(c, &c->io, c->n_block);
         drop_all(b, &c->io, c->n_block);
@@ -355,10 +382,11 @@ static void save_block(struct sy_backend *b, struct sy_kv_cache *c, int32_t bloc
     struct pj_type t = PJ_TYPE(PJ_I32, 1);
     struct sy_err err = {0};
     size_t n = (size_t)pj_type_bytes(&c->block_type);
-    sy_status st = give_all(b, &c->io, c->n_block, &t, &block, &err);
+    int32_t group = block / c->n_block_group, own = block % c->n_block_group;
+    sy_status st = give_all(b, &c->io, c->n_block, &t, &own, &err);
     if (!st) st = run_move(c, PJ_MOVE_SAVE, c->n_block + 1, &err);
-    for (int r = 0; r < b->n_rank && !st; r++)
-        st = pj_download(&b->client, c->io.outs[r][0], (char *)host + (size_t)r * n, n, &err);
+    for (int i = 0; i < b->n_rank / b->n_group && !st; i++)
+        st = pj_download(&b->client, c->io.outs[group_rank(b, group, i)][0], (char *)host + (size_t)i * n, n, &err);
     for (int r = 0; r < b->n_rank; r++) pj_buffers_free(b, c->io.outs[r], 1);
     drop_all(b, &c->io, c->n_block);
     note(b, st, &err);
@@ -369,10 +397,17 @@ static void restore_block(struct sy_backend *b, struct sy_kv_cache *c, int32_t b
     struct pj_type t = PJ_TYPE(PJ_I32, 1);
     struct sy_err err = {0};
     size_t n = (size_t)pj_type_bytes(&c->block_type);
-    sy_status st = give_all(b, &c->io, c->n_block, &t, &block, &err);
-    for (int r = 0; r < b->n_rank && !st; r++)
-        st = pj_upload(&b->client, r, &c->block_type, (const char *)host + (size_t)r * n,
-                       &c->io.arg[r * c->io.n_arg + c->n_block + 1], &err);
+    int32_t group = block / c->n_block_group, own = block % c->n_block_group, zero = 0;
+    sy_status st = SY_OK;
+    /* Ranks of other groups write their block 0, which nobody reads. */
+    for (int r = 0, i = 0; r < b->n_rank && !st; r++) {
+        bool is_own = group_of(b, r) == group;
+        st = pj_upload(&b->client, r, &t, is_own ? &own : &zero, &c->io.arg[r * c->io.n_arg + c->n_block], &err);
+        if (!st)
+            st = pj_upload(&b->client, r, &c->block_type, (const char *)host + (size_t)i * n,
+                           &c->io.arg[r * c->io.n_arg + c->n_block + 1], &err);
+        i = is_own && i + 1 < b->n_rank / b->n_group ? i + 1 : i;
+    }
     if (!st) st = run_move(c, PJ_MOVE_RESTORE, c->n_block + 2, &err);
     if (!st) take_arrays(c, &c->io, c->n_block);
     drop_all(b, &c->io, c->n_block);
@@ -388,7 +423,9 @@ static sy_status run_step(struct sy_backend *b, struct sy_program *p, struct sy_
 {
     struct lists *l = &p->io;
     pj_buffers_free(b, l->out, l->n_rank * l->n_out); /* of its last step */
-    sy_status st = give_all(b, l, 0, &p->step_type, batch->mem, err);
+    sy_status st = SY_OK;
+    for (int r = 0; r < l->n_rank && !st; r++)
+        st = pj_upload(&b->client, r, &p->step_type, batch[group_of(b, r)].mem, &l->arg[r * l->n_arg], err);
     for (int r = 0; r < l->n_rank && !st; r++)
         memcpy(l->arg + r * l->n_arg + 1, c->buffer + r * c->n_kv, (size_t)c->n_kv * sizeof *l->arg);
     if (!st) st = pj_execute(&b->client, p->executable, l->n_rank, l->args, (size_t)l->n_arg, l->outs, err);
@@ -402,7 +439,8 @@ static sy_status forward(struct sy_backend *b, struct sy_program *p, struct sy_k
 {
     struct sy_err err = {0};
     b->running = p;
-    b->n_out = batch->n_out;
+    b->n_out = 0;
+    for (int32_t g = 0; g < b->n_group; g++) b->n_out += batch[g].n_out;
     if (!b->failed.code) note(b, run_step(b, p, kv, batch, &err), &err);
     return SY_OK;
 }
@@ -415,11 +453,15 @@ static sy_status wait_result(struct sy_backend *b, struct sy_want want, struct s
         return b->failed.code;
     }
     const struct pj_results *r = &p->res;
-    size_t n = (size_t)r->n_out, f = sizeof(float);
-    void **o = p->io.outs[0] + r->n_kv; /* every device has the same */
-    sy_status st = pj_download(&b->client, o[0], p->token, n * sizeof *p->token, err);
-    if (!st && want.logits) st = pj_download(&b->client, o[1], p->logits, n * (size_t)r->n_vocab * f, err);
-    if (!st && want.hidden) st = pj_download(&b->client, o[2], p->hidden, n * (size_t)r->d_model * f, err);
+    size_t n = (size_t)r->n_out, f = sizeof(float), vocab = (size_t)r->n_vocab, model = (size_t)r->d_model;
+    sy_status st = SY_OK;
+    for (int32_t g = 0; g < b->n_group && !st; g++) { /* every device of a group has the same */
+        size_t at = (size_t)g * n;
+        void **o = p->io.outs[group_rank(b, g, 0)] + r->n_kv;
+        st = pj_download(&b->client, o[0], p->token + at, n * sizeof *p->token, err);
+        if (!st && want.logits) st = pj_download(&b->client, o[1], p->logits + at * vocab, n * vocab * f, err);
+        if (!st && want.hidden) st = pj_download(&b->client, o[2], p->hidden + at * model, n * model * f, err);
+    }
     *out = (struct sy_result){.token = p->token,
                               .logits = p->logits,
                               .ld = r->n_vocab,

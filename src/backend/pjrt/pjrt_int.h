@@ -10,6 +10,7 @@ struct sy_backend {
     struct pj_client client;
     enum sy_compute compute; /* F32 or BF16, decided */
     int32_t n_rank;          /* devices */
+    int32_t n_group;         /* groups of them that have sequences of their own */
     struct sy_err failed;    /* of a call that cannot say so: told by the next step */
     struct sy_program *running;
     int32_t n_out; /* rows of the step that runs */
@@ -38,6 +39,7 @@ struct pj_wseg { /* rows of a joined matrix that lie alike; arguments arg (data)
     bool by_in;        /* a rank's share is some of the columns, else of the rows */
     bool dense, exact; /* numbers whatever the format; f32 whatever the compute type */
     int32_t n_rank, unit;
+    struct sy_share share;
     struct sy_regroup regroup;
     int arg, part0, n_part; /* parts of the joined name */
     const struct sy_quant *format;
@@ -48,6 +50,7 @@ struct pj_wentry {
     enum sy_wmap map; /* of a vector, as the next */
     int32_t repeat;
     int32_t n_rank, unit;
+    struct sy_share share;
     struct pj_wseg *seg; /* as a matrix or a table; NULL: used as neither */
     int n_seg;
     int vec; /* argument, f32 [cols]; -1: not used as a vector */
@@ -65,7 +68,8 @@ struct sy_weights {
     struct pj_type *type; /* [n_arg] of the arguments, in the order programs take them */
     void **buffer;        /* [n_rank][n_arg] on the devices */
     int n_arg, n_rank;
-    double bytes_step, bytes_held;
+    double bytes_step, bytes_held; /* of a rank; step: that one token's step reads */
+    double bytes_experts;          /* held, counted for every EXPERTS that reads them */
 };
 /* Decides how each WEIGHT of the graph lies on the device. ckpt NULL: there is none yet. */
 SY_CHECK sy_status pj_weights_plan(const struct sy_env *, const struct sy_graph *, const struct sy_checkpoint *,
@@ -102,9 +106,26 @@ SY_CHECK sy_status pj_lower(const struct sy_env *, const struct sy_graph *, cons
                             const struct pj_lower_opt *, struct sy_buf *text, struct pj_results *, struct sy_err *);
 /* True where each sequence of the bucket has one token: attention needs no loop over pieces of prompts then. */
 static inline bool pj_is_decode(struct sy_shape s) { return s.tok == s.seq; }
+/* Queries of a sequence that attention to a prompt takes at once, and keys: half a large step's tokens, since an
+ * iteration costs a TPU some 27,000 cycles whatever is in it. */
+static inline int64_t pj_piece(struct sy_shape s)
+{
+    int64_t n = s.tok / 2 < 128 ? 128 : s.tok / 2 < 512 ? s.tok / 2 : 512;
+    return n < s.tok ? n : s.tok;
+}
+/* Rows of one expert that are taken at once, and what the loop over them is called in a program. */
+static inline int64_t pj_expert_tile(const struct sy_moe_dim *d, int64_t rows)
+{
+    int64_t tile = 8;
+    while (tile < 128 && tile * d->n_expert < rows * d->n_used) tile *= 2;
+    return tile;
+}
+#define PJ_EXPERTS_LOOP "experts"
+static inline int64_t pj_run_keys(struct sy_shape s) { return pj_piece(s) > 128 ? 1024 : 512; }
 /* Programs that move blocks of all layers: copy (arrays of blocks, n pairs in order), save (arrays, block -> bytes),
  * restore (arrays, block, bytes); and one that makes arrays of zeros. */
 enum pj_move { PJ_MOVE_ZERO, PJ_MOVE_COPY, PJ_MOVE_SAVE, PJ_MOVE_RESTORE, PJ_MOVE_COUNT };
 SY_CHECK sy_status pj_lower_move(const struct sy_env *, enum pj_move, const struct pj_type *kv, int n_kv,
                                  int32_t n_pair, int32_t n_rank, struct sy_buf *text, struct sy_err *);
+enum { PJ_PAIRS = 64 };                                     /* copies of one PJ_MOVE_COPY */
 int64_t pj_block_count(const struct pj_type *kv, int n_kv); /* elements of a block of all arrays */

@@ -296,16 +296,35 @@ void pj_buffer_free(const struct pj_client *c, void *buffer)
 
 /* ---- compiling ----------------------------------------------------------------------------------------------- */
 
-static void keep(struct pj_client *c, const struct pj_key *key, void *loaded)
+void pj_origin_text(const struct pj_plugin *p, const struct pj_origin *o, char *text, size_t n)
+{
+    snprintf(text, n, "%s\n%s\n%s\nPJRT %d.%d\n%d replicas\n", o->platform, o->kind, o->version,
+             p->api->major_version, p->api->minor_version, o->n_replica);
+}
+
+sy_status pj_executable_of(const struct pj_plugin *p, void *loaded, void **out, struct sy_err *err)
 {
     struct pj_LoadedExecutable_GetExecutable_Args g = {.struct_size = sizeof g, .loaded_executable = loaded};
-    if (pj_call(&c->plugin, PJ_LoadedExecutable_GetExecutable, &g, "reading a program", NULL)) return;
-    struct pj_Executable_Serialize_Args s = {.struct_size = sizeof s, .executable = g.executable};
-    if (!pj_call(&c->plugin, PJ_Executable_Serialize, &s, "storing a program", NULL)) {
-        pj_cache_write(c->env, c->cache_dir, key, s.serialized_bytes, s.serialized_bytes_size);
-        s.serialized_executable_deleter(s.serialized_executable);
-    }
-    struct pj_Executable_Destroy_Args d = {.struct_size = sizeof d, .executable = g.executable};
+    sy_status st = pj_call(p, PJ_LoadedExecutable_GetExecutable, &g, "reading a program", err);
+    if (!st) *out = g.executable;
+    return st;
+}
+
+bool pj_executable_keep(const struct sy_env *env, const struct pj_plugin *p, void *executable, const char *dir,
+                        const struct pj_key *key)
+{
+    struct pj_Executable_Serialize_Args s = {.struct_size = sizeof s, .executable = executable};
+    if (pj_call(p, PJ_Executable_Serialize, &s, "storing a program", NULL)) return false;
+    bool ok = pj_cache_write(env, dir, key, s.serialized_bytes, s.serialized_bytes_size);
+    s.serialized_executable_deleter(s.serialized_executable);
+    return ok;
+}
+
+static void keep(struct pj_client *c, const struct pj_key *key, void *loaded)
+{
+    struct pj_Executable_Destroy_Args d = {.struct_size = sizeof d};
+    if (pj_executable_of(&c->plugin, loaded, &d.executable, NULL)) return;
+    (void)pj_executable_keep(c->env, &c->plugin, d.executable, c->cache_dir, key);
     (void)!pj_call(&c->plugin, PJ_Executable_Destroy, &d, "freeing a program", NULL);
 }
 
@@ -328,8 +347,8 @@ sy_status pj_compile(struct pj_client *c, const char *text, size_t n, int n_repl
 {
     char options[32], target[512];
     size_t n_option = pj_compile_options(n_replica, options);
-    snprintf(target, sizeof target, "%s\n%s\n%s\nPJRT %d.%d\n%d replicas\n", c->platform, c->kind, c->version,
-             c->plugin.api->major_version, c->plugin.api->minor_version, n_replica);
+    struct pj_origin origin = {c->platform, c->kind, c->version, n_replica};
+    pj_origin_text(&c->plugin, &origin, target, sizeof target);
     struct pj_key key = {target, text, n};
     *out = find(c, &key);
     if (*out) return SY_OK;

@@ -62,6 +62,18 @@ SY_CHECK sy_status pj_client_open(const struct sy_env *, const char *path, int n
 void pj_client_close(struct pj_client *);           /* a zeroed one is fine */
 int64_t pj_client_memory(const struct pj_client *); /* of device 0; 0: the plugin does not say */
 
+/* What a program in the cache was compiled by, and for what. */
+struct pj_origin {
+    const char *platform, *kind, *version;
+    int n_replica;
+};
+void pj_origin_text(const struct pj_plugin *, const struct pj_origin *, char *text, size_t n);
+/* The caller frees it by PJ_Executable_Destroy. */
+SY_CHECK sy_status pj_executable_of(const struct pj_plugin *, void *loaded, void **out, struct sy_err *);
+/* Into the cache. False: the plugin cannot write it down, or the folder cannot take it. */
+struct pj_key;
+bool pj_executable_keep(const struct sy_env *, const struct pj_plugin *, void *executable, const char *dir,
+                        const struct pj_key *);
 /* One executable of a text; compiled, or found in the cache (cache.c). */
 SY_CHECK sy_status pj_compile(struct pj_client *, const char *text, size_t n, int n_replica, void **out,
                               struct sy_err *);

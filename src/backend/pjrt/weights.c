@@ -131,13 +131,16 @@ static bool alike(const struct sy_quant *a, const struct sy_quant *b)
 /* What a node says of a rank's share. */
 static struct pj_wseg share(const struct sy_node *n)
 {
-    int32_t n_rank = n->attr.weight.n_rank > 1 ? n->attr.weight.n_rank : 1;
+    /* Of experts a rank has whole parts. */
+    bool whole = n->attr.weight.share.n == 0 || n->attr.weight.split == SY_BY_EXPERT;
+    int32_t n_rank = whole ? 1 : n->attr.weight.share.n, unit = n->attr.weight.share.unit;
     return (struct pj_wseg){.cols = n->dim[1],
                             .n_rank = n_rank,
-                            .unit = n->attr.weight.unit > 1 ? n->attr.weight.unit : 1,
+                            .unit = unit > 1 ? unit : 1,
+                            .share = n->attr.weight.share,
                             .exact = n->attr.weight.exact,
                             .regroup = n->attr.weight.regroup,
-                            .by_in = n_rank > 1 && n->attr.weight.split == SY_BY_IN};
+                            .by_in = !whole && n->attr.weight.split == SY_BY_IN};
 }
 
 /* A rank's rows of a part. */
@@ -148,15 +151,67 @@ static int64_t part_rows(const struct pj_wseg *s, int64_t rows)
 
 static int64_t part_first(const struct pj_wseg *s, int64_t rows, int32_t rank)
 {
-    return s->n_rank == 1 || s->by_in ? 0 : sy_shard_first(rows, s->n_rank, s->unit, rank);
+    return s->n_rank == 1 || s->by_in ? 0 : sy_shard_first(rows, s->n_rank, s->unit, sy_share_of(&s->share, rank));
+}
+
+/* A rank's columns begin there. */
+static int64_t first_col(const struct pj_wseg *s, int32_t rank)
+{
+    return s->by_in ? sy_share_of(&s->share, rank) * s->cols : 0;
+}
+
+/* The i-th tensor of a weight as a stage knows it. */
+static bool part_name(const char *names, int32_t stage, int i, char *name, size_t n_name)
+{
+    char own[300];
+    sy_weight_stage(names, stage, own, sizeof own);
+    return sy_weight_part(own, i, name, n_name);
+}
+
+static int count_parts(const char *names)
+{
+    char name[300];
+    int n = 0;
+    while (part_name(names, 0, n, name, sizeof name)) n++;
+    return n;
+}
+
+static int32_t stages_of(const struct sy_node *n)
+{
+    int32_t k = 1;
+    for (const char *at = n->name; (at = strchr(at, '|')); at++) k++;
+    return k;
+}
+
+/* Parts that ranks have in place of the planned ones, of other stages or other experts: numbers, where their formats
+ * are not those. */
+static sy_status check_others(struct planner *p, const struct sy_node *n, struct pj_wentry *e, int n_own)
+{
+    char name[300];
+    int32_t n_share = n->attr.weight.split == SY_BY_EXPERT && n->attr.weight.share.n > 0 ? n->attr.weight.share.n : 1;
+    for (int32_t stage = 0; stage < stages_of(n); stage++)
+        for (int i = 0; i < n_own * n_share; i++) {
+            struct pj_wseg *s = e->seg;
+            while (i % n_own >= s->part0 + s->n_part) s++;
+            (void)part_name(n->name, stage, i, name, sizeof name);
+            const struct sy_tensor *t = find(p->ckpt, name, p->err);
+            if (!t) return p->err->code;
+            (void)part_name(n->name, 0, i % n_own, name, sizeof name);
+            const struct sy_tensor *planned = find(p->ckpt, name, p->err);
+            if (!planned) return p->err->code;
+            if (t->n_dim != 2 || t->dim[0] != planned->dim[0] || t->dim[1] != planned->dim[1])
+                return wrong_shape(t, planned->dim[0], planned->dim[1], p->err);
+            if (!alike(s->format, t->format)) s->dense = true;
+        }
+    return SY_OK;
 }
 
 /* One segment for each run of parts in formats that lie alike. */
 static sy_status plan_matrix(struct planner *p, const struct sy_node *n, struct pj_wentry *e)
 {
     char name[300];
-    int n_part = 0;
-    while (sy_weight_part(n->name, n_part, name, sizeof name)) n_part++;
+    int n_part = count_parts(n->name);
+    if (n->attr.weight.split == SY_BY_EXPERT && n->attr.weight.share.n > 0) n_part /= n->attr.weight.share.n;
     e->seg = sy_arena_array(&p->w->arena, (size_t)n_part, sizeof *e->seg);
     if (!e->seg) return sy_fail(p->err, SY_ENOMEM, "no memory for the table of weights");
     if (!p->ckpt) {
@@ -169,7 +224,7 @@ static sy_status plan_matrix(struct planner *p, const struct sy_node *n, struct 
     }
     int64_t row = 0;
     for (int i = 0; i < n_part; i++) {
-        (void)sy_weight_part(n->name, i, name, sizeof name);
+        (void)part_name(n->name, 0, i, name, sizeof name);
         const struct sy_tensor *t = find(p->ckpt, name, p->err);
         if (!t) return p->err->code;
         struct pj_wseg one = share(n);
@@ -195,8 +250,10 @@ static sy_status plan_matrix(struct planner *p, const struct sy_node *n, struct 
         e->seg->dense = true;
         e->n_seg = 1;
     }
-    for (int i = 0; i < e->n_seg; i++) seg_args(p, &e->seg[i]);
-    return SY_OK;
+    sy_status st =
+        n->attr.weight.share.stage || n->attr.weight.split == SY_BY_EXPERT ? check_others(p, n, e, n_part) : SY_OK;
+    for (int i = 0; i < e->n_seg && !st; i++) seg_args(p, &e->seg[i]);
+    return st;
 }
 
 static sy_status plan_entry(struct planner *p, const struct sy_node *node, uint32_t n_node, uint32_t id)
@@ -211,6 +268,7 @@ static sy_status plan_entry(struct planner *p, const struct sy_node *node, uint3
     struct pj_wseg one = share(n);
     e->n_rank = one.n_rank;
     e->unit = one.unit;
+    e->share = one.share;
     e->name = sy_arena_text(&p->w->arena, n->name, strlen(n->name));
     if (!e->name) return sy_fail(p->err, SY_ENOMEM, "no memory for the table of weights");
     unsigned u = uses_of(node, n_node, id);
@@ -221,22 +279,26 @@ static sy_status plan_entry(struct planner *p, const struct sy_node *node, uint3
 
 /* What a step reads of the weights: everything but a table that is only looked up, and of experts those
  * that one token chooses. */
-static void count_entry(struct sy_weights *w, const char *name, double share)
+static double entry_bytes(const struct sy_weights *w, const char *name)
 {
     const struct pj_wentry *e = pj_weight(w, name);
-    for (int s = 0; s < e->n_seg; s++) {
-        for (int k = 0; k < seg_n_arg(&e->seg[s]); k++)
-            w->bytes_step += share * pj_type_device_bytes(&w->type[e->seg[s].arg + k]);
-    }
+    double sum = 0;
+    for (int s = 0; s < e->n_seg; s++)
+        for (int k = 0; k < seg_n_arg(&e->seg[s]); k++) sum += pj_type_device_bytes(&w->type[e->seg[s].arg + k]);
+    return sum;
 }
 
 static void count_step(struct sy_weights *w, const struct sy_node *node, uint32_t n_node)
 {
     for (uint32_t i = 1; i < n_node; i++) {
         const struct sy_moe_dim *d = &node[i].attr.moe;
-        if (node[i].op == SY_OP_LINEAR || node[i].op == SY_OP_HEADS) count_entry(w, node[node[i].in[1].id].name, 1);
-        for (int k = 2; k < 4 && node[i].op == SY_OP_EXPERTS; k++)
-            count_entry(w, node[node[i].in[k].id].name, (double)d->n_used / d->n_expert);
+        if (node[i].op == SY_OP_LINEAR || node[i].op == SY_OP_HEADS)
+            w->bytes_step += entry_bytes(w, node[node[i].in[1].id].name);
+        for (int k = 2; k < 4 && node[i].op == SY_OP_EXPERTS; k++) {
+            double bytes = entry_bytes(w, node[node[i].in[k].id].name);
+            w->bytes_experts += bytes;
+            w->bytes_step += bytes * d->n_used / d->n_expert / (d->share.n > 0 ? d->share.n : 1);
+        }
     }
 }
 
@@ -253,11 +315,10 @@ sy_status pj_weights_plan(const struct sy_env *env, const struct sy_graph *g, co
     if (!p.w) return sy_fail(err, SY_ENOMEM, "no memory for the table of weights");
     sy_arena_init(&p.w->arena, env, 0);
     size_t n_weight = 0, n_part = 0;
-    char name[300];
     for (uint32_t i = 1; i < n_node; i++)
         if (node[i].op == SY_OP_WEIGHT) {
             n_weight++;
-            for (int k = 0; sy_weight_part(node[i].name, k, name, sizeof name); k++) n_part++;
+            n_part += (size_t)count_parts(node[i].name);
         }
     p.cap_arg = (int)(3 * n_part + n_weight);
     p.w->entry = sy_arena_array(&p.w->arena, n_weight + 1, sizeof *p.w->entry);
@@ -320,7 +381,7 @@ static const struct sy_tensor *tensor(struct loader *l, const char *name)
 static void dense_part(struct loader *l, const struct pj_wseg *s, const struct sy_tensor *t, int64_t row)
 {
     int64_t first = part_first(s, t->dim[0], l->rank);
-    int64_t col = s->by_in ? l->rank * s->cols : 0;
+    int64_t col = first_col(s, l->rank);
     bool f32 = l->w->type[s->arg].elem == PJ_F32;
     for (int64_t r = 0; r < part_rows(s, t->dim[0]); r++) {
         size_t at = (size_t)((row + r) * s->cols);
@@ -345,7 +406,7 @@ static void code_table(const struct pj_wseg *s, uint8_t to[256])
 static void coded_part(struct loader *l, const struct pj_wseg *s, const struct sy_tensor *t, int64_t row)
 {
     int64_t n_group = s->cols / s->group, stored = s->format->f8_group ? s->format->f8_group : s->group;
-    int64_t first = part_first(s, t->dim[0], l->rank), col = s->by_in ? l->rank * s->cols : 0;
+    int64_t first = part_first(s, t->dim[0], l->rank), col = first_col(s, l->rank);
     float by = s->code == PJ_CODE_E2M1 ? 2 : 1; /* codes there are twice the numbers */
     uint8_t to[256];
     code_table(s, to);
@@ -401,21 +462,45 @@ static sy_status upload(struct loader *l, int arg, const void *data)
     return pj_upload(&l->b->client, l->rank, &w->type[arg], data, &w->buffer[l->rank * w->n_arg + arg], l->err);
 }
 
-static sy_status load_seg(struct loader *l, const struct pj_wentry *e, const struct pj_wseg *s)
+/* The parts that a rank has, from the first on, of the n that each has; its stage. A rank without a share has none.
+ */
+struct own {
+    int32_t share, stage;
+    int first;
+};
+static struct own own_parts(const struct loader *l, const struct sy_share *s, int n, bool by_part)
+{
+    struct own o = {.share = sy_share_of(s, l->rank), .stage = s->stage > 0 ? l->rank / s->stage : 0};
+    o.first = by_part && o.share > 0 ? o.share * n : 0;
+    return o;
+}
+
+static sy_status load_parts(struct loader *l, const struct pj_wentry *e, const struct pj_wseg *s)
 {
     char name[300];
+    int64_t row = 0;
+    struct own own = own_parts(l, &s->share, s->n_part, s->n_rank == 1 && s->share.n > 0);
+    sy_status st = SY_OK;
+    for (int k = 0; k < 3 && l->stage[k] && own.share < 0; k++)
+        memset(l->stage[k], 0, (size_t)pj_type_bytes(&l->w->type[s->arg + k]));
+    for (int i = 0; !st && i < s->n_part; i++) {
+        (void)part_name(e->name, own.stage, s->part0 + own.first + i, name, sizeof name);
+        const struct sy_tensor *t = tensor(l, name);
+        if (!t) st = l->err->code;
+        else if (own.share < 0) continue;
+        else if (s->kind == PJ_DENSE) dense_part(l, s, t, row);
+        else coded_part(l, s, t, row);
+        if (!st) row += part_rows(s, t->dim[0]);
+    }
+    return st;
+}
+
+static sy_status load_seg(struct loader *l, const struct pj_wentry *e, const struct pj_wseg *s)
+{
     int n_arg = seg_n_arg(s);
     sy_status st = new_stage(l, e, s, n_arg);
     for (l->rank = 0; !st && l->rank < l->w->n_rank; l->rank++) {
-        int64_t row = 0;
-        for (int i = 0; !st && i < s->n_part; i++) {
-            (void)sy_weight_part(e->name, s->part0 + i, name, sizeof name);
-            const struct sy_tensor *t = tensor(l, name);
-            if (!t) st = l->err->code;
-            else if (s->kind == PJ_DENSE) dense_part(l, s, t, row);
-            else coded_part(l, s, t, row);
-            if (!st) row += part_rows(s, t->dim[0]);
-        }
+        st = load_parts(l, e, s);
         for (int k = 0; !st && k < n_arg; k++) st = upload(l, s->arg + k, l->stage[k]);
     }
     free_stage(l);
@@ -426,7 +511,7 @@ static sy_status load_seg(struct loader *l, const struct pj_wentry *e, const str
 static sy_status vector_part(struct loader *l, const struct pj_wentry *e, const struct sy_tensor *t, float *raw,
                              float *vec, int64_t *at)
 {
-    struct pj_wseg one = {.n_rank = e->n_rank, .unit = e->unit};
+    struct pj_wseg one = {.n_rank = e->n_rank, .unit = e->unit, .share = e->share};
     int64_t d = sy_tensor_flat_len(t), whole = d * e->repeat, mine = part_rows(&one, whole);
     if (d == 0 || mine > e->cols - *at || whole > e->cols * e->n_rank || d % t->format->block_len)
         return wrong_shape(t, 1, (e->cols - *at) / e->repeat, l->err);
@@ -447,10 +532,16 @@ static sy_status load_vector(struct loader *l, const struct pj_wentry *e)
     float *raw = sy_new_array(l->b->env, (size_t)e->cols * (size_t)e->n_rank, sizeof *raw); /* any part at most */
     sy_status st = vec && raw ? SY_OK : sy_fail(l->err, SY_ENOMEM, "no memory to load '%s'", e->name);
     int64_t at = 0;
-    for (int i = 0; !st && sy_weight_part(e->name, i, name, sizeof name); i++) {
+    bool by_part = e->n_rank == 1 && e->share.n > 0;
+    int n = count_parts(e->name) / (by_part ? e->share.n : 1);
+    struct own own = own_parts(l, &e->share, n, by_part);
+    for (int i = 0; !st && i < n; i++) {
+        (void)part_name(e->name, own.stage, own.first + i, name, sizeof name);
         const struct sy_tensor *t = tensor(l, name);
-        st = t ? vector_part(l, e, t, raw, vec, &at) : l->err->code;
+        if (!t) st = l->err->code;
+        else if (own.share >= 0) st = vector_part(l, e, t, raw, vec, &at);
     }
+    if (own.share < 0) at = e->cols; /* zeros */
     if (!st && at != e->cols)
         st = sy_fail(l->err, SY_ESHAPE, "'%s': expected %lld values, found %lld", e->name,
                      (long long)(e->cols / e->repeat), (long long)(at / e->repeat));

@@ -12,6 +12,7 @@ CPU_MIDDLE = ("fastatomstruct-xla-cpu", "2026.6.23", "*/libpjrt_cpu.so")       #
 CPU_OLDEST = ("xla-cpu-pjrt", "0.0.1", "*/*/xla_cpu_pjrt.so")                  # 0.81, with the official header
 HEADER = ("xla-cpu-pjrt", "0.0.1", "*/*/include/pjrt_c_api.h")
 TPU = ("libtpu", "0.0.52", "libtpu/libtpu.so")                                 # 0.117
+CUDA = ("jax-cuda13-pjrt", "0.12.0.1", "jax_plugins/*/xla_cuda_plugin.so")     # 0.116
 
 
 def file(package):
