@@ -317,7 +317,7 @@ COMPILE = ["--ctx-size", 256, "--max-seqs", 4, "--max-batched-tokens", 64]
 def test_compile():
     """A small model's decode step for three generations of TPU, with no TPU: memory, cycles and collectives come back."""
     libtpu = plugins.file(plugins.TPU)
-    for target, topology, tp in (("v5e-1", "v5e:1x1", 1), ("v6e-8", "v6e:2x4", 8), ("v7-2", "tpu7x:1x1x1", 2)):
+    for target, topology, tp in (("v5e-1", "v5e:1x1", 1), ("v6e-8", "v6e:2x4", 8), ("v7-8", "tpu7x:2x2x1", 8)):
         with tempfile.TemporaryDirectory() as d:
             out = ok("compile", "-m", "test/golden/models/llama", "--target", target, "--plugin", libtpu, *COMPILE, "--bucket", "4x4",
                      "--json", "--report", d + "/r.html", "-o", d + "/programs", timeout=280)
@@ -331,6 +331,26 @@ def test_compile():
         assert (b["collectives"] > 0) == (tp > 1) == bool(kinds), b
         assert sum(k["count"] for k in kinds.values()) == b["collectives"] and set(kinds) <= {"all-reduce", "all-gather"}, kinds
         assert len(kept) == 5 and topology in page and "4 x 4" in page and page.count("<rect") >= 4, kept  # a step, four moves
+
+
+WAYS = ((["--ep", 8], {"all-reduce"}), (["--dp-attention", 8, "--ep", 8], {"all-gather", "reduce-scatter"}),
+        (["--pp", 2, "--tp", 4, "--ep", 4], {"collective-permute", "all-reduce"}), (["--afd", "4+4"], {"all-reduce"}))
+
+
+def compile_way(folder, target, how):
+    return json.loads(ok("compile", "-m", folder, "--target", target, "--plugin", plugins.file(plugins.TPU), *COMPILE, *how, "--bucket",
+                         "4x4", "--json", timeout=280))["buckets"][0]["collectives_by_kind"]
+
+
+def test_compile_sharding():
+    """A mixture of experts over eight devices, each way on one generation of TPU (PJRT_EVERY=1: on all three)."""
+    with tempfile.TemporaryDirectory() as d:
+        make_experts(d + "/moe")
+        for i, (how, kinds) in enumerate(WAYS):
+            for target in ("v5e-8", "v6e-8", "v7-8") if os.environ.get("PJRT_EVERY") else (("v5e-8", "v6e-8", "v7-8")[i % 3],):
+                got = compile_way(d + "/moe", target, how)
+                # compilers may make a reduce-scatter of an all-reduce, or the other way round
+                assert kinds <= set(got) or ("reduce-scatter" in kinds and "all-reduce" in got), (target, how, got)
 
 
 def test_compile_memory():

@@ -231,7 +231,9 @@ static void walk_instruction(struct walk *w, const struct instruction *i, double
         w->out->collective_bytes[k] += times * shape_bytes(w, i->shape, 0);
     }
     bool loop = is(i->opcode, "while");
-    if (!loop && !is(i->opcode, "call") && !is(i->opcode, "conditional") && !is(i->opcode, "async-start")) return;
+    bool calls = is(i->opcode, "call") || is(i->opcode, "conditional") || is(i->opcode, "async-start") ||
+                 is(i->opcode, "custom-call"); /* in which a tpu7x keeps its collectives */
+    if (!loop && !calls) return;
     double known = loop ? number_of(i->config, "\"known_trip_count\":{\"n\"") : 1;
     bool experts = loop && is_experts(w, i->metadata);
     double trips = !loop ? 1 : known > 0 ? known : experts ? w->trips[2] : loops < 2 ? w->trips[loops] : 1;
