@@ -79,8 +79,8 @@ $(O)/registry.c: FORCE
 $(O)/commands.c: FORCE
 	@mkdir -p $(@D)
 	@sh tools/registry.sh app "$(APP_SRC)" > $@.new && { cmp -s $@ $@.new || cp $@.new $@; rm -f $@.new; }
-# Cards, prices and measurements travel in the program.
-DATA := $(sort $(wildcard data/*/*.json))
+# Cards, prices, measurements and what reports are made of travel in the program.
+DATA := $(sort $(wildcard data/*/*.json data/report/*))
 $(O)/data.c: FORCE
 	@mkdir -p $(@D)
 	@sh tools/embed.sh $(DATA) > $@.new && { cmp -s $@ $@.new || cp $@.new $@; rm -f $@.new; }

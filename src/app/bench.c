@@ -13,6 +13,10 @@ static const struct sy_example examples[] = {
      "what static shapes are worth"},
     {"systole bench serve --url http://127.0.0.1:8080 --concurrency 1,4,16,64", "what users of a server see"},
     {"systole bench serve --url http://127.0.0.1:8080 --rate 2,4 --endpoint chat --json out.json", "open loop, chat"},
+    {"systole bench sweep -m model.gguf --vary max-batched-tokens=64,256 --concurrency 1,4,16 --report r.html",
+     "a server of each configuration under each load, as charts"},
+    {"systole bench sweep --model-card qwen3.5-397b-a17b --backend sim:b200x8 --vary tp=8,4 --concurrency 16,64",
+     "the same on chips that are not here"},
     {"systole bench compare before.json after.json", "two results beside each other"},
     {"systole bench replay --trace trace.jsonl -m model.gguf", "a recorded run again, step for step"},
     {0},
@@ -40,8 +44,14 @@ static const struct mode modes[] = {
     {"serve", " url ",
      " url model concurrency rate input-len output-len random-range dataset trace num-prompts warmups endpoint "
      "api-key text"
-     " vocab-size timeout field seed json price chips ",
+     " vocab-size timeout field seed json price chips report ",
      sy_bench_serve},
+    {"sweep", " ",
+     " url model concurrency rate input-len output-len random-range dataset trace num-prompts warmups endpoint "
+     "api-key text vocab-size timeout field seed json price chips vary report model-card precision tco calibration "
+     "ctx-size backend tp threads block-size max-seqs max-batched-tokens kv-dtype compute kv-memory draft-max "
+     "state-dtype ",
+     sy_bench_sweep},
 };
 
 static bool listed(const char *list, const char *name)
@@ -79,7 +89,7 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
             return sy_fail(err, SY_EARG, "bench %s: takes no '%.40s'", modes[i].name, a->operand[1]);
         return st ? st : modes[i].run(a, err);
     }
-    return sy_fail(err, SY_EARG, "bench: expected kernels, offline, serve, replay or compare, found '%.40s'",
+    return sy_fail(err, SY_EARG, "bench: expected kernels, offline, serve, sweep, replay or compare, found '%.40s'",
                    a->operand[0]);
 }
 
@@ -91,6 +101,7 @@ const struct sy_command sy_cmd_bench = {
              "memory allows.\n"
              "serve    puts a load on a server that speaks OpenAI's API, in closed loop (--concurrency) or open loop "
              "(--rate).\n"
+             "sweep    puts loads on servers of several configurations, started one after the other, or simulated.\n"
              "replay   runs a recorded trace again and compares every step.\n"
              "compare  sets two results of serve, of plan or of InferenceX beside each other at equal interactivity.",
     .operands = "MODE [FILE FILE]",

@@ -9,7 +9,7 @@ static const struct sy_example examples[] = {
     {"systole plan --model-card llama-3.1-8b --chip h200 --chips 1,2 --precision bf16 --workload 1k1k --tco rental",
      "one chip or two, at rental prices"},
     {"systole plan published", "published tables beside ours"},
-    {"systole plan calibrate --points mine.json -o calibration.json", "constants fitted to measurements of your own"},
+    {"systole plan calibrate --from mine.json -o calibration.json", "constants fitted to measurements of your own"},
     {"systole plan check --against more.json", "how far off predictions are on points not used"},
     {0},
 };
@@ -19,7 +19,7 @@ static const struct {
     sy_status (*run)(struct sy_args *, struct sy_err *);
 } modes[] = {
     {"search", sy_plan_search},       {"calibrate", sy_plan_calibrate}, {"check", sy_plan_check},
-    {"published", sy_plan_published}, {"list", sy_plan_list},
+    {"published", sy_plan_published}, {"study", sy_plan_study},         {"list", sy_plan_list},
 };
 
 static sy_status run(struct sy_args *a, struct sy_err *err)

@@ -10,10 +10,12 @@
 enum { N = SY_CONST_COUNT, GROUP_POINTS = 256, ROUNDS = 6 };
 
 /* Where constants lie before anything was measured, and how surely: seconds, shares, crowding. */
-static const double first_guess[N] = {60e-6, 0.5, 0.4, 0.25, 0.05}, first_spread[N] = {0.7, 0.4, 0.6, 0.5, 0.8};
+static const double first_guess[N] = {60e-6, 0.2e-6, 0.5, 0.4, 0.25, 0.03};
+static const double first_spread[N] = {0.7, 1, 0.4, 0.6, 0.5, 0.8},
+                    least_spread[N] = {0.25, 0.3, 0.25, 0.25, 0.25, 0.25};
 static const double tput_sigma = 0.02, tpot_sigma = 0.06, huber = 2.5;
 /* The same build reaches a smaller share of a faster chip: share ~ peak^-slope. */
-static const double slope[N] = {0, 0.4, 0.1, 0.25, 0};
+static const double slope[N] = {0, 0, 0.4, 0.1, 0.25, 0};
 
 const char *sy_reach_name(enum sy_reach r)
 {
@@ -37,9 +39,15 @@ static bool same_family(const char *a, const char *b)
     return n == family(b) && !memcmp(a, b, n);
 }
 
+static bool same_build(const struct sy_group *a, const struct sy_group *b)
+{
+    return !strcmp(a->framework, b->framework) && !strcmp(a->model, b->model) &&
+           !strcmp(a->precision, b->precision) && !strcmp(a->date, b->date) && !strcmp(a->spec, b->spec);
+}
+
 static double kinship(const struct sy_group *a, const struct sy_group *b)
 {
-    double w = 0;
+    double w = same_build(a, b) && !strcmp(a->vendor, b->vendor) ? 2 : 0;
     if ((a->unit_peaks || b->unit_peaks) && strcmp(a->hw, b->hw)) return 0;
     if (!strcmp(a->hw, b->hw)) w += 2;
     if (!strcmp(a->vendor, b->vendor)) w += 1.5;
@@ -55,12 +63,6 @@ struct prior {
     double mean[N], spread[N];
     enum sy_reach reach; /* who stood behind it: CHIP, KIN, or nobody (ROOFLINE) */
 };
-
-static bool same_build(const struct sy_group *a, const struct sy_group *b)
-{
-    return !strcmp(a->framework, b->framework) && !strcmp(a->model, b->model) &&
-           !strcmp(a->precision, b->precision) && !strcmp(a->date, b->date) && !strcmp(a->spec, b->spec);
-}
 
 /* How much group o is heard about g. skip_hw: the chip that must not be heard, or NULL. */
 static double heard(const struct sy_group *o, const struct sy_group *g, const char *skip_hw)
@@ -96,7 +98,7 @@ static struct prior prior_of(const struct sy_calibration *c, const struct sy_gro
             if (w > 0) var[k] += w * pow(constant(&c->group[i], g, k) - p.mean[k], 2);
         }
     for (int k = 0; k < N; k++) {
-        double s = sqrt(var[k] / sum + 0.06);
+        double s = sqrt(var[k] / sum + least_spread[k] * least_spread[k]);
         p.spread[k] = s < first_spread[k] ? s : first_spread[k];
         if (g->unit_peaks) p.spread[k] = 1.5;
     }
@@ -227,7 +229,7 @@ static void fit_group(const struct fit *f, double *x)
 static void name_group(const struct sy_measured *p, struct sy_group *g)
 {
     *g = (struct sy_group){0};
-    snprintf(g->hw, sizeof g->hw, "%s", p->hw);
+    snprintf(g->hw, sizeof g->hw, "%s", p->timer.chip.id[0] ? p->timer.chip.id : p->hw);
     snprintf(g->framework, sizeof g->framework, "%s", p->framework);
     snprintf(g->precision, sizeof g->precision, "%s", p->precision);
     snprintf(g->date, sizeof g->date, "%s", p->date);
@@ -250,6 +252,13 @@ static struct sy_group *find_group(const struct sy_calibration *c, const struct 
             return g;
     }
     return NULL;
+}
+
+const struct sy_group *sy_calibration_group(const struct sy_calibration *c, const struct sy_measured *p)
+{
+    struct sy_group key;
+    name_group(p, &key);
+    return find_group(c, &key);
 }
 
 /* The points of group g but those that `leave` tells to leave out. */

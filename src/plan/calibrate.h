@@ -49,6 +49,12 @@ SY_CHECK sy_status sy_calibrate_take(const struct sy_env *, struct sy_points *, 
 /* Constants for a point, the points used for them, and how far they reach. */
 struct sy_consts sy_calibration_for(const struct sy_calibration *, const struct sy_measured *, enum sy_reach *reach,
                                     const struct sy_group **nearest);
+/* The group whose build a point is of; NULL: none. */
+const struct sy_group *sy_calibration_group(const struct sy_calibration *, const struct sy_measured *);
+/* As a JSON file: constants, bands, and the points both came from, which read as points again. */
+void sy_calibration_put(const struct sy_calibration *, struct sy_buf *);
+SY_CHECK sy_status sy_calibration_open(const struct sy_env *, const char *path, struct sy_calibration *out,
+                                       struct sy_err *);
 /* Points that a fit has not seen, by cross-validation: metric as sy_fluid; false: it could not be left out. */
 struct sy_left_out {
     size_t point;

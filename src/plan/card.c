@@ -30,6 +30,22 @@ sy_status sy_data_open(const struct sy_env *env, const char *kind, const char *n
     return SY_OK;
 }
 
+sy_status sy_chip_find(const struct sy_env *env, const char *name, struct sy_chip *out, struct sy_err *err)
+{
+    char *text, id[sizeof out->id];
+    size_t n;
+    const char *base = strrchr(name, '/') ? strrchr(name, '/') + 1 : name;
+    size_t len = strlen(base), end = len > 5 && !strcmp(base + len - 5, ".json") ? len - 5 : len;
+    if (end == 0 || end >= sizeof id)
+        return sy_fail(err, SY_EARG, "chip '%.60s': expected a name of 1 to %zu bytes", name, sizeof id - 1);
+    snprintf(id, sizeof id, "%.*s", (int)end, base);
+    sy_status st = sy_data_open(env, "chips", name, &text, &n, err);
+    if (st) return st;
+    st = sy_chip_read(env, id, text, n, out, err);
+    sy_delete(env, text);
+    return st;
+}
+
 /* ---- hyper-parameters ---------------------------------------------------------------------------------------- */
 
 struct reading {
@@ -86,6 +102,7 @@ static void read_mla(struct reading *r, struct sy_jread *a, double layers)
 static void read_attention(struct reading *r)
 {
     struct sy_jread a = part(r, "attention");
+    if (!a.obj) sy_jread_refuse(&a, SY_EFORMAT, "expected an object 'attention', found none");
     const char *kind = sy_jread_text(&a, "kind");
     double layers = (double)sy_jread_int(&a, "layers", 0, r->p->n_layer);
     if (!a.st && !strcmp(kind, "gqa")) read_gqa(r, &a, layers);
@@ -177,23 +194,34 @@ static struct sy_json *config_of(const struct sy_json *card, const char *arch)
     return NULL;
 }
 
-static sy_status read_graph(const struct sy_env *env, const struct sy_json *card, const char *arch, struct sy_card *c,
-                            struct sy_err *err)
+sy_status sy_card_of_config(const struct sy_env *env, const struct sy_json *config, const char *name,
+                            struct sy_card *c, struct sy_err *err)
 {
     struct sy_model m;
     struct sy_graph *g = NULL;
-    struct sy_json *config = config_of(card, arch);
-    if (!config) return sy_fail(err, SY_ENOMEM, "no memory for model card '%s'", c->name);
-    sy_status st = sy_model_open(env, config, c->name, &m, err);
-    sy_json_free(config);
+    sy_status st = sy_model_open(env, config, name, &m, err);
     if (st) return st;
     st = sy_model_build(env, &m, (struct sy_shape){8, 8, 8, 8}, &g, err);
     if (!st) {
         sy_profile_of_graph(g, m.info.n_ctx, &c->profile);
         snprintf(c->from, sizeof c->from, "graph of %s", m.arch->name);
+        snprintf(c->name, sizeof c->name, "%s", name);
+        c->accepted[0] = 1;
     }
     sy_graph_free(g);
     sy_model_release(&m);
+    return st;
+}
+
+static sy_status read_graph(const struct sy_env *env, const struct sy_json *card, const char *arch, struct sy_card *c,
+                            struct sy_err *err)
+{
+    char name[sizeof c->name];
+    struct sy_json *config = config_of(card, arch);
+    if (!config) return sy_fail(err, SY_ENOMEM, "no memory for model card '%s'", c->name);
+    snprintf(name, sizeof name, "%s", c->name);
+    sy_status st = sy_card_of_config(env, config, name, c, err);
+    sy_json_free(config);
     return st;
 }
 

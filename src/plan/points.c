@@ -72,6 +72,24 @@ static int32_t length(struct sy_jread *r, struct sy_measured *p, const char *key
     return (int32_t)n * 1024;
 }
 
+static const char *const loads[] = {[SY_LOAD_CLOSED] = "closed",
+                                    [SY_LOAD_DECODE] = "decode",
+                                    [SY_LOAD_AT_TPOT] = NULL,
+                                    [SY_LOAD_AT_E2E] = NULL,
+                                    [SY_LOAD_PREFILL] = "prefill"};
+
+static void read_load(struct sy_jread *r, struct sy_measured *p)
+{
+    const char *name = sy_jread_text_or(r, "load", NULL);
+    if (!name) return;
+    for (size_t i = 0; i < SY_COUNT(loads); i++)
+        if (loads[i] && !strcmp(name, loads[i])) {
+            p->kind = (enum sy_load_kind)i;
+            return;
+        }
+    sy_jread_refuse(r, SY_EFORMAT, "'load': expected closed, decode or prefill, found '%.40s'", name);
+}
+
 static void no(struct sy_measured *p, const char *why)
 {
     if (!p->why_not[0]) snprintf(p->why_not, sizeof p->why_not, "%.95s", why);
@@ -101,20 +119,16 @@ static void read_spec(struct sy_measured *p, const struct sy_card *card)
     if (p->accepted <= 1) no(p, "the card has no acceptance length for its speculation");
 }
 
-static sy_status read_card(const struct sy_env *env, struct sy_measured *p)
+/* known: the model's card where it is no name among the program's own; NULL: to be found by p->model. */
+static sy_status read_card(const struct sy_env *env, const struct sy_card *known, struct sy_measured *p)
 {
     struct sy_chip chip;
     struct sy_card card;
     struct sy_path path;
     struct sy_err err = {0};
-    char *text;
-    size_t n;
-    sy_status st = sy_data_open(env, "chips", p->hw, &text, &n, &err);
-    if (!st) {
-        st = sy_chip_read(env, p->hw, text, n, &chip, &err);
-        sy_delete(env, text);
-    }
-    if (!st) st = sy_card_find(env, p->model, &card, &err);
+    sy_status st = sy_chip_find(env, p->hw, &chip, &err);
+    if (known) card = *known;
+    else if (!st) st = sy_card_find(env, p->model, &card, &err);
     if (st == SY_ENOMEM) return st;
     if (st) return no(p, "no card for its chip or model"), SY_OK;
     struct sy_sharding l = {.chips = p->chips, .tp = p->tp, .dp = p->dp, .pp = 1, .expert_parallel = p->ep > 1};
@@ -151,6 +165,7 @@ static sy_status read_point(const struct sy_env *env, const struct sy_json *o, c
     p->range = sy_jread_num_or(&r, "random_range_ratio", 1, 0, 1);
     p->isl = length(&r, p, "isl");
     p->osl = length(&r, p, "osl");
+    read_load(&r, p);
     p->chunk = (int32_t)sy_jread_int_or(&r, "max_num_batched_tokens", 0, 1, 1 << 24);
     read_parallel(&r, p);
     struct sy_jread m = {.obj = sy_json_get(o, "metrics"), .where = where, .err = err};
@@ -164,7 +179,7 @@ static sy_status read_point(const struct sy_env *env, const struct sy_json *o, c
     if (!p->isl || (!p->osl && p->kind == SY_LOAD_CLOSED)) no(p, "lengths are those of a trace");
     if (!p->tp) no(p, "its parallel configuration is not published");
     if (p->metric[SY_METRIC_TPUT] <= 0 && p->metric[SY_METRIC_OUT] <= 0) no(p, "no throughput is published");
-    return p->why_not[0] ? SY_OK : read_card(env, p);
+    return p->why_not[0] ? SY_OK : read_card(env, NULL, p);
 }
 
 /* ---- results of our own benchmarks -------------------------------------------------------------------------------
@@ -172,7 +187,8 @@ static sy_status read_point(const struct sy_env *env, const struct sy_json *o, c
 
 static struct sy_measured own_point(const struct sy_machine *m, const char *kind, int32_t conc, double in, double out)
 {
-    struct sy_measured p = {.group = -1, .hw = m->hw, .model = m->model, .precision = m->precision, .source = "own"};
+    struct sy_measured p = {
+        .group = -1, .hw = m->hw, .model = m->card->name, .precision = m->precision, .source = "own"};
     p.framework = m->framework;
     p.date = "own";
     p.spec = "none";
@@ -190,9 +206,12 @@ static struct sy_measured own_point(const struct sy_machine *m, const char *kind
     return p;
 }
 
-static sy_status push(struct sy_points *out, const struct sy_env *env, struct sy_measured *p)
+/* Of the user's own machine: what cannot be costed is a mistake in what was said of it. */
+static sy_status push(struct sy_points *out, struct sy_jread *r, const struct sy_env *env, const struct sy_machine *m,
+                      struct sy_measured *p)
 {
-    sy_status st = read_card(env, p);
+    sy_status st = read_card(env, m->card, p);
+    if (!st && p->why_not[0]) return sy_jread_refuse(r, SY_EARG, "%s", p->why_not);
     if (!st) out->at[out->n++] = *p;
     return st;
 }
@@ -212,7 +231,7 @@ static sy_status serve_row(const struct sy_env *env, struct sy_jread *r, const s
     p.metric[SY_METRIC_TPOT] = sy_jread_num_or(r, "median_tpot", 0, 0, 1e6);
     p.metric[SY_METRIC_TTFT] = sy_jread_num_or(r, "median_ttft", 0, 0, 1e6);
     p.metric[SY_METRIC_E2E] = sy_jread_num_or(r, "median_e2el", 0, 0, 1e6);
-    return r->st ? r->st : push(out, env, &p);
+    return r->st ? r->st : push(out, r, env, m, &p);
 }
 
 /* A row of `bench offline` is two points: the prompts alone, then decoding in the middle of the answers. */
@@ -226,20 +245,41 @@ static sy_status offline_row(const struct sy_env *env, struct sy_jread *r, const
     struct sy_measured p = own_point(m, "prefill", (int32_t)batch, in, n_out);
     p.kind = SY_LOAD_PREFILL;
     p.metric[SY_METRIC_TPUT] = prefill / m->chips;
-    sy_status st = push(out, env, &p);
+    sy_status st = push(out, r, env, m, &p);
     if (st || decode <= 0) return st;
     p = own_point(m, "decode", (int32_t)batch, in + n_out / 2, 0);
     p.kind = SY_LOAD_DECODE;
     p.metric[SY_METRIC_OUT] = decode / m->chips;
-    return push(out, env, &p);
+    return push(out, r, env, m, &p);
+}
+
+/* A program of `compile --json`: one step of so many tokens, as long as the compiler's cycles say. */
+static sy_status compiled_row(const struct sy_env *env, struct sy_jread *r, const struct sy_machine *m,
+                              double block_len, struct sy_points *out)
+{
+    double tok = sy_jread_num(r, "tokens", 1, 1e7), seq = sy_jread_num(r, "sequences", 1, 1e6);
+    double blocks = sy_jread_num(r, "blocks", 1, 1e7), step = sy_jread_num(r, "estimated_s", 1e-9, 1e4);
+    if (r->st) return r->st;
+    bool decode = tok == seq;
+    struct sy_measured p =
+        own_point(m, decode ? "decode" : "prefill", decode ? (int32_t)seq : 1, decode ? blocks * block_len : tok, 0);
+    p.date = "estimated";
+    p.framework = p.source = "compiler";
+    p.kind = decode ? SY_LOAD_DECODE : SY_LOAD_PREFILL;
+    if (!decode) p.chunk = (int32_t)tok;
+    p.metric[decode ? SY_METRIC_OUT : SY_METRIC_TPUT] = tok / step / m->chips;
+    return push(out, r, env, m, &p);
 }
 
 static sy_status read_result(const struct sy_env *env, const struct sy_json *o, const char *where,
-                             const struct sy_machine *m, struct sy_points *out, struct sy_err *err)
+                             const struct sy_machine *m, double block_len, struct sy_points *out, struct sy_err *err)
 {
     struct sy_jread r = {.obj = o, .where = where, .err = err};
     if (!m)
-        return sy_fail(err, SY_EFORMAT, "%s: a benchmark's result needs --chip, --model-card and --precision", where);
+        return sy_fail(err, SY_EARG,
+                       "%s: a result of one's own needs --chip, --precision and --model-card or -m: what it ran on",
+                       where);
+    if (block_len > 0) return compiled_row(env, &r, m, block_len, out);
     return sy_jread_has(&r, "batch") ? offline_row(env, &r, m, out) : serve_row(env, &r, m, out);
 }
 
@@ -272,12 +312,15 @@ sy_status sy_points_text(const struct sy_env *env, const char *where, const char
     sy_status st = sy_json_parse(env, text, n, false, &root, err);
     if (st) return sy_while(err, st, "%s", where);
     const struct sy_json *list = sy_json_get(root, "points"), *results = sy_json_get(root, "results");
-    bool own = !list && results;
-    if (own) list = results;
+    const struct sy_json *buckets = sy_json_get(root, "buckets");
+    double block_len = buckets ? sy_json_number(sy_json_get(root, "block_size"), 32) : 0;
+    bool own = !list && (results || buckets);
+    if (own) list = results ? results : buckets;
     size_t more = sy_json_len(list);
     if (!sy_json_is_array(list) || more > POINT_MAX || out->n_root == ROOT_MAX) {
         sy_json_free(root);
-        return sy_fail(err, SY_EFORMAT, "%s: expected an array 'points' or 'results' of at most %d objects", where,
+        return sy_fail(err, SY_EFORMAT,
+                       "%s: expected an array 'points', 'results' or 'buckets' of at most %d objects", where,
                        POINT_MAX);
     }
     st = make_room(env, out, 2 * more, root, err);
@@ -287,7 +330,7 @@ sy_status sy_points_text(const struct sy_env *env, const char *where, const char
         const char *id = sy_json_text(sy_json_get(o, "id"));
         snprintf(here, sizeof here, "%.80s: point %zu (%.24s)", where, i, id ? id : "no id");
         if (own) {
-            st = read_result(env, o, here, machine, out, err);
+            st = read_result(env, o, here, machine, block_len, out, err);
             continue;
         }
         st = read_point(env, o, here, &out->at[out->n], err);
@@ -314,13 +357,62 @@ sy_status sy_points_file(const struct sy_env *env, const char *path, const struc
 {
     char *text;
     size_t n;
-    *out = (struct sy_points){0};
     sy_status st = sy_file_read(env, path, 64 << 20, &text, &n, err);
     if (st) return st;
     st = sy_points_text(env, path, text, n, machine, out, err);
     sy_delete(env, text);
-    if (st) sy_points_release(out);
     return st;
+}
+
+static void put_metrics(struct sy_jout *j, const struct sy_measured *p)
+{
+    static const struct {
+        enum sy_metric at;
+        const char *name[2];
+        double unit;
+    } of[] = {{SY_METRIC_OUT, {"output_tput_per_gpu", "output_tput_per_gpu"}, 1},
+              {SY_METRIC_TPOT, {"median_tpot_ms", "mean_tpot_ms"}, 1e3},
+              {SY_METRIC_TTFT, {"median_ttft_s", "mean_ttft_s"}, 1},
+              {SY_METRIC_E2E, {"median_e2el_s", "mean_e2el_s"}, 1}};
+    bool read_off = p->kind == SY_LOAD_AT_TPOT || p->kind == SY_LOAD_AT_E2E;
+    double tput = p->metric[SY_METRIC_TPUT];
+    sy_jout_open(j, "metrics", '{');
+    if (tput > 0) sy_jout_num(j, read_off ? "tput_per_gpu_derived" : "tput_per_gpu", tput);
+    if (p->kind == SY_LOAD_AT_TPOT) sy_jout_num(j, "interactivity", 1 / p->target);
+    if (p->kind == SY_LOAD_AT_E2E) sy_jout_num(j, "median_e2el_s", p->target);
+    for (size_t i = 0; i < SY_COUNT(of) && !read_off; i++)
+        if (p->metric[of[i].at] > 0) sy_jout_num(j, of[i].name[p->mean[of[i].at]], of[i].unit * p->metric[of[i].at]);
+    sy_jout_close(j, '}');
+}
+
+void sy_point_put(struct sy_jout *j, const struct sy_measured *p)
+{
+    const struct {
+        const char *name, *text;
+    } said[] = {{"id", p->id},
+                {"hw", p->timer.chip.id[0] ? p->timer.chip.id : p->hw},
+                {"model", p->model},
+                {"precision", p->precision},
+                {"framework", p->framework},
+                {"date", p->date},
+                {"spec_decoding", p->spec},
+                {"source", p->source}};
+    sy_jout_open(j, NULL, '{');
+    for (size_t i = 0; i < SY_COUNT(said); i++) sy_jout_text(j, said[i].name, said[i].text);
+    if (loads[p->kind] && p->kind != SY_LOAD_CLOSED) sy_jout_text(j, "load", loads[p->kind]);
+    sy_jout_int(j, "chips", p->chips);
+    if (p->isl) sy_jout_int(j, "isl", p->isl);
+    if (p->osl) sy_jout_int(j, "osl", p->osl);
+    if (p->kind != SY_LOAD_AT_TPOT && p->kind != SY_LOAD_AT_E2E) sy_jout_int(j, "conc", p->conc);
+    sy_jout_num(j, "random_range_ratio", p->range);
+    sy_jout_int(j, "max_num_batched_tokens", p->chunk);
+    sy_jout_open(j, "parallel", '{');
+    sy_jout_int(j, "tp", p->tp);
+    sy_jout_int(j, "ep", p->ep);
+    sy_jout_int(j, "dp_attn", p->dp);
+    sy_jout_close(j, '}');
+    put_metrics(j, p);
+    sy_jout_close(j, '}');
 }
 
 void sy_points_release(struct sy_points *p)

@@ -5,11 +5,13 @@
  *     "spec_decoding":"none","disagg":false,"isl":n,"osl":n,"random_range_ratio":r,"conc":n,
  *     "parallel":{"tp":n,"ep":n,"dp_attn":n},"metrics":{"tput_per_gpu":..,"median_tpot_ms":..,...}},...]}
  *
- * Throughputs are per physical chip. A point that lacks what a simulation needs stays in the list and says why. */
+ * Throughputs are per physical chip. "load" may say "decode" (a batch that only generates, at a context of isl) or
+ * "prefill" (prompts alone). A point that lacks what a simulation needs stays in the list and says why. */
 #pragma once
 #include "backend/sim/timer.h"
 #include "base/arena.h"
 #include "base/json.h"
+#include "bench/report.h"
 #include "plan/card.h"
 
 enum sy_metric {
@@ -50,14 +52,16 @@ struct sy_points {
     struct sy_measured *at;
 };
 struct sy_machine { /* what a benchmark's result does not say of itself */
-    const char *hw, *model, *precision, *framework;
+    const char *hw, *precision, *framework;
+    const struct sy_card *card;
     int32_t chips, tp, chunk; /* chunk: tokens of a step, 0: the usual */
 };
-/* Rows of `bench serve --json` or `bench offline --json`; with NULL they are refused. All files of the program's own
- * data, or one file of either kind. */
+/* All files of the program's own data; or a file of points, or (machine not NULL) of rows of `bench serve --json`,
+ * `bench offline --json` or `compile --json`, whose steps are a compiler's estimates. */
 SY_CHECK sy_status sy_points_own(const struct sy_env *, struct sy_points *out, struct sy_err *);
 SY_CHECK sy_status sy_points_file(const struct sy_env *, const char *path, const struct sy_machine *,
-                                  struct sy_points *out, struct sy_err *);
+                                  struct sy_points *, struct sy_err *); /* appends, to a zeroed struct at first */
+void sy_point_put(struct sy_jout *, const struct sy_measured *);        /* as it would be read again */
 SY_CHECK sy_status sy_points_text(const struct sy_env *, const char *where, const char *text, size_t n,
                                   const struct sy_machine *, struct sy_points *, struct sy_err *); /* appends */
 void sy_points_release(struct sy_points *); /* a zeroed struct is fine */

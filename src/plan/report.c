@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/data.h"
+#include "bench/report.h"
+
 enum { WIDE = 760, HIGH = 430, LEFT = 74, RIGHT = 20, TOP = 26, BOTTOM = 52, SERIES_MAX = 12, FRONT_MAX = 4096 };
 
 /* Colours that those who see no red or green tell apart: Okabe and Ito, "Color universal design", 2008. */
@@ -274,13 +277,202 @@ void sy_report_csv(const struct sy_report *r, struct sy_buf *b)
     }
 }
 
-static void table(const struct sy_report *r, struct sy_buf *b)
+/* ---- the page ----------------------------------------------------------------------------------------------------
+ */
+
+static const char *const axis_keys[SY_CHART_COUNT][2] = {
+    {"user", "usd"}, {"e2e", "usd"}, {"user", "tput"}, {"user", "per_usd"}, {"user", "mw"}};
+
+static size_t n_drawn(const struct sy_report *r, enum sy_chart c)
 {
-    sy_buf_text(b, "<section><h2>Points <button type=button id=copy>Copy as CSV</button></h2><div class=w><table "
-                   "id=points><thead>"
-                   "<tr>");
+    size_t n = 0;
+    for (size_t i = 0; i < r->n; i++) n += drawn(&r->point[i], c);
+    return n;
+}
+
+static size_t index_of(const char *const *name, size_t n, const char *s)
+{
+    size_t k = 0;
+    while (k < n && strcmp(name[k], s)) k++;
+    return k;
+}
+
+static void put_points(const struct sy_report *r, const char *const *name, size_t n, struct sy_jout *j)
+{
+    sy_jout_open(j, "points", '[');
+    for (size_t i = 0; i < r->n; i++) {
+        const struct sy_report_point *p = &r->point[i];
+        int64_t front = 0;
+        for (int c = 0; c < SY_CHART_COUNT; c++)
+            if (drawn(p, (enum sy_chart)c) && on_front(r, i, (enum sy_chart)c)) front |= 1 << c;
+        sy_jout_line(j);
+        sy_jout_open(j, NULL, '{');
+        sy_jout_int(j, "s", (int64_t)index_of(name, n, p->series));
+        sy_jout_text(j, "label", p->label);
+        sy_jout_text(j, "figures", p->figures);
+        sy_jout_int(j, "front", front);
+        sy_jout_num(j, "user", p->tok_s_user);
+        sy_jout_num(j, "tput", p->tok_s_chip);
+        sy_jout_num(j, "usd", p->usd_mtok);
+        sy_jout_num(j, "per_usd", 1 / p->usd_mtok);
+        sy_jout_num(j, "mw", p->tok_s_mw);
+        sy_jout_num(j, "ttft", p->ttft_s);
+        sy_jout_num(j, "e2e", p->e2e_s);
+        sy_jout_close(j, '}');
+    }
+    sy_jout_close(j, ']');
+}
+
+static void put_data(const struct sy_report *r, const char *const *name, size_t n, struct sy_buf *b)
+{
+    struct sy_jout j = {.b = b};
+    sy_jout_open(&j, NULL, '{');
+    sy_jout_open(&j, "series", '[');
+    for (size_t s = 0; s < n; s++) sy_jout_text(&j, NULL, name[s]);
+    sy_jout_close(&j, ']');
+    sy_jout_open(&j, "charts", '[');
+    for (int c = 0; c < SY_CHART_COUNT; c++) {
+        char id[8];
+        if (!n_drawn(r, (enum sy_chart)c)) continue;
+        snprintf(id, sizeof id, "c%d", c);
+        sy_jout_open(&j, NULL, '{');
+        sy_jout_text(&j, "id", id);
+        sy_jout_int(&j, "bit", 1 << c);
+        sy_jout_text(&j, "x", axis_keys[c][0]);
+        sy_jout_text(&j, "y", axis_keys[c][1]);
+        sy_jout_text(&j, "xname", charts[c].x);
+        sy_jout_text(&j, "yname", charts[c].y);
+        sy_jout_close(&j, '}');
+    }
+    sy_jout_close(&j, ']');
+    put_points(r, name, n, &j);
+    sy_jout_close(&j, '}');
+}
+
+/* The cheapest of each series; with a promise, among those that keep it. */
+static void put_cards(const struct sy_report *r, const char *const *name, size_t n, struct sy_buf *b)
+{
+    sy_buf_text(b, "<div class=cards>");
+    for (size_t s = 0; s < n; s++) {
+        const struct sy_report_point *best = NULL;
+        bool money = n_drawn(r, SY_CHART_COST_USER) > 0;
+        for (size_t i = 0; i < r->n; i++) {
+            const struct sy_report_point *p = &r->point[i];
+            if (strcmp(p->series, name[s]) || (r->promise && !p->kept) || !(p->tok_s_chip > 0)) continue;
+            if (!best || (money ? p->usd_mtok < best->usd_mtok : p->tok_s_chip > best->tok_s_chip)) best = p;
+        }
+        sy_buf_printf(b, "<div class=card data-s=%zu><span>", s);
+        escape(b, name[s]);
+        if (!best) {
+            sy_buf_text(b, "</span><b>keeps no promise</b><span>no configuration tried is fast enough</span></div>");
+            continue;
+        }
+        sy_buf_text(b, "</span><b>");
+        if (money)
+            sy_buf_printf(b, "$%.3g</b><span>per million tokens</span><span>%.0f tokens/s/chip, ", best->usd_mtok,
+                          best->tok_s_chip);
+        else sy_buf_printf(b, "%.0f</b><span>tokens/s/chip</span><span>", best->tok_s_chip);
+        sy_buf_printf(b, "%.1f tokens/s a user</span><span>", best->tok_s_user);
+        escape(b, best->label);
+        sy_buf_text(b, "</span><span>");
+        escape(b, best->figures);
+        sy_buf_text(b, "</span></div>");
+    }
+    sy_buf_text(b, "</div>");
+}
+
+struct curve {
+    double x[FRONT_MAX], y[FRONT_MAX];
+    size_t n;
+};
+
+/* A series' frontier, ascending in x. */
+static void curve_of(const struct sy_report *r, const char *series, enum sy_chart c, struct curve *v)
+{
+    v->n = 0;
+    for (size_t i = 0; i < r->n && v->n < FRONT_MAX; i++) {
+        const struct sy_report_point *p = &r->point[i];
+        if (strcmp(p->series, series) || !drawn(p, c) || !on_front(r, i, c)) continue;
+        size_t at = v->n++;
+        for (; at > 0 && v->x[at - 1] > x_of(p, c); at--) {
+            v->x[at] = v->x[at - 1];
+            v->y[at] = v->y[at - 1];
+        }
+        v->x[at] = x_of(p, c);
+        v->y[at] = y_of(p, c);
+    }
+}
+
+/* Four digits, and no exponent. */
+static void figure(struct sy_buf *b, double v)
+{
+    if (fabs(v) >= 1000) sy_buf_printf(b, "%.0f", v);
+    else sy_buf_printf(b, "%.4g", v);
+}
+
+static void put_row(const struct curve *v, size_t n, double at, bool low, struct sy_buf *b)
+{
+    double y[SERIES_MAX];
+    size_t best = n;
+    for (size_t s = 0; s < n; s++) {
+        y[s] = sy_monotone_at(v[s].x, v[s].y, v[s].n, at);
+        if (isfinite(y[s]) && (best == n || (low ? y[s] < y[best] : y[s] > y[best]))) best = s;
+    }
+    if (best == n) return;
+    sy_buf_printf(b, "<tr><td class=n>%g", at);
+    for (size_t s = 0; s < n; s++) {
+        if (isfinite(y[s])) {
+            sy_buf_printf(b, "<td class=\"n%s\">", s == best && n > 1 ? " low" : "");
+            figure(b, y[s]);
+        } else {
+            sy_buf_text(b, "<td class=n>unreachable");
+        }
+    }
+}
+
+static void section(struct sy_buf *b, const char *title, const char *about, const char *id)
+{
+    sy_buf_printf(b,
+                  "<section><div class=head><div><h2>%s</h2><p>%s</p></div><button type=button data-copy=%s>copy as "
+                  "CSV</button>"
+                  "</div><div class=w><table id=%s><thead><tr>",
+                  title, about, id, id);
+}
+
+/* What each series gives when users are served alike: between its points, never outside of them. */
+static sy_status put_equal(const struct sy_report *r, const char *const *name, size_t n, enum sy_chart c,
+                           const char *id, struct sy_buf *b)
+{
+    static const double at[] = {5, 10, 15, 20, 30, 40, 50, 75, 100, 125, 150, 200, 250, 300, 400, 500};
+    if (!n_drawn(r, c)) return SY_OK;
+    struct curve *v = sy_new_array(b->env, n, sizeof *v);
+    if (!v) return SY_ENOMEM;
+    for (size_t s = 0; s < n; s++) curve_of(r, name[s], c, &v[s]);
+    section(b, c == SY_CHART_COST_USER ? "Cost at equal interactivity" : "Throughput at equal interactivity",
+            c == SY_CHART_COST_USER
+                ? "$ per million tokens of both kinds, along each frontier, monotone between its points"
+                : "tokens/s of both kinds per physical chip, along each frontier, monotone between its points",
+            id);
+    sy_buf_text(b, "<th scope=col class=n>tokens/s a user");
+    for (size_t s = 0; s < n; s++) {
+        sy_buf_text(b, "<th scope=col class=n>");
+        escape(b, name[s]);
+    }
+    sy_buf_text(b, "<tbody>");
+    for (size_t i = 0; i < SY_COUNT(at); i++) put_row(v, n, at[i], c == SY_CHART_COST_USER, b);
+    sy_buf_text(b, "</table></div></section>");
+    sy_delete(b->env, v);
+    return SY_OK;
+}
+
+static void put_table(const struct sy_report *r, struct sy_buf *b)
+{
+    section(
+        b, "All points",
+        "a click on a head sorts; those that no other of their series beats in cost and speed come in strong type",
+        "points");
     for (size_t i = 0; i < SY_COUNT(columns); i++) {
-        sy_buf_text(b, "<th scope=col>");
+        sy_buf_printf(b, "<th scope=col%s>", i >= 2 && i + 1 < SY_COUNT(columns) ? " class=n" : "");
         escape(b, columns[i]);
     }
     sy_buf_text(b, "<tbody>");
@@ -288,92 +480,122 @@ static void table(const struct sy_report *r, struct sy_buf *b)
         const struct sy_report_point *p = &r->point[i];
         double v[7];
         numbers_of(p, v);
-        sy_buf_printf(b, "<tr%s><td>", on_front(r, i, SY_CHART_COST_USER) ? " class=best" : "");
+        bool best = drawn(p, SY_CHART_COST_USER) && on_front(r, i, SY_CHART_COST_USER);
+        sy_buf_printf(b, "<tr%s><td>", best ? " class=best" : "");
         escape(b, p->series);
         sy_buf_text(b, "<td>");
         escape(b, p->label);
-        for (int k = 0; k < 7; k++)
-            if (isfinite(v[k])) sy_buf_printf(b, "<td class=n>%.4g", v[k]);
-            else sy_buf_text(b, "<td class=n>");
+        for (int k = 0; k < 7; k++) {
+            sy_buf_text(b, "<td class=n>");
+            if (isfinite(v[k])) figure(b, v[k]);
+        }
         sy_buf_text(b, "<td>");
         escape(b, p->figures);
     }
     sy_buf_text(b, "</table></div></section>");
 }
 
-static const char style[] =
-    ":root{color-scheme:light dark;--bg:#fff;--fg:#16181d;--mute:#5c6370;--line:#d8dce3;--card:#f6f7f9}"
-    "@media(prefers-color-scheme:dark){:root{--bg:#14161a;--fg:#e6e8ec;--mute:#9aa2b1;--line:#2c313a;--card:#1b1e24}}"
-    "body{margin:0;background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif}"
-    "main{max-width:1180px;margin:0 auto;padding:32px 20px 64px}h1{font-size:26px;margin:0 0 "
-    "6px}h2{font-size:17px;margin:0 0 10px}"
-    ".about{color:var(--mute);margin:0 0 "
-    "22px;max-width:80ch}.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax("
-    "min(100%,520px),1fr));gap:18px}section,figure{background:var(--card);border:1px solid "
-    "var(--line);border-radius:10px;"
-    "padding:16px;margin:0 0 "
-    "18px}figure{margin:0}figcaption{font-weight:600;margin-bottom:6px}svg{width:100%;height:auto;display:block}"
-    ".k{cursor:pointer}.off{opacity:.12}.d{cursor:crosshair}.d:hover{stroke:var(--fg);stroke-width:2}"
-    ".w{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:13px}th,td{padding:5px "
-    "9px;text-align:left;"
-    "border-bottom:1px solid "
-    "var(--line);white-space:nowrap}th{position:sticky;top:0;background:var(--card);cursor:pointer}"
-    ".n{text-align:right;font-variant-numeric:tabular-nums}.best "
-    "td:first-child{font-weight:600}button{font:inherit;font-size:13px;"
-    "padding:3px 10px;border:1px solid "
-    "var(--line);border-radius:6px;background:var(--bg);color:var(--fg);cursor:pointer;float:right}"
-    "#tip{position:fixed;pointer-events:none;background:var(--fg);color:var(--bg);padding:7px "
-    "10px;border-radius:6px;font-size:12.5px;"
-    "white-space:pre-line;max-width:340px;display:none;z-index:9}"
-    "@media "
-    "print{button,#tip{display:none}figure,section{break-inside:avoid;background:none}main{max-width:none;padding:0}"
-    "}";
-
-/* Hovering shows a point's figures, a click on a name hides its series everywhere, a click on a head sorts. */
-static const char script[] =
-    "const q=(s,e=document)=>[...e.querySelectorAll(s)],tip=document.getElementById('tip');"
-    "q('.d').forEach(d=>{const t=d.querySelector('title'),s=t.textContent;t.remove();d.setAttribute('aria-label',s);"
-    "d.onpointermove=e=>{tip.textContent=s;tip.style.display='block';const w=tip.offsetWidth,h=tip.offsetHeight;"
-    "tip.style.left=Math.min(e.clientX+14,innerWidth-w-8)+'px';tip.style.top=Math.min(e.clientY+14,innerHeight-h-8)+'"
-    "px'};"
-    "d.onpointerleave=()=>tip.style.display='none'});"
-    "q('.k').forEach(k=>k.onclick=()=>q('[data-s=\"'+k.dataset.s+'\"]').forEach(e=>e.classList.toggle('off')));"
-    "const T=document.getElementById('points');q('th',T).forEach((h,i)=>{let up=false;h.onclick=()=>{up=!up;const "
-    "B=T.tBodies[0];"
-    "[...B.rows].sort((a,b)=>{const x=a.cells[i].textContent,y=b.cells[i].textContent,d=x!==''&&y!==''?x-y:NaN;"
-    "return(isNaN(d)?x.localeCompare(y):d)*(up?1:-1)}).forEach(r=>B.append(r))}});"
-    "document.getElementById('copy').onclick=e=>{navigator.clipboard.writeText([...T.rows].map(r=>[...r.cells].map(c="
-    ">"
-    "'\"'+c.textContent.replaceAll('\"','\"\"')+'\"').join(',')).join('\\n'));e.target.textContent='Copied'};";
-
-void sy_report_html(const struct sy_report *r, struct sy_buf *b)
+static void put_head(const struct sy_report *r, const char *css, struct sy_buf *b)
 {
-    sy_buf_text(b, "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport "
+    sy_buf_text(b, "<!doctype html><html lang=en data-theme=light><meta charset=utf-8><meta name=viewport "
                    "content=\"width=device-width\"><title>");
     escape(b, r->title);
-    sy_buf_printf(b, "</title><style>%s</style><main><h1>", style);
+    sy_buf_printf(b, "</title><style>%s</style><main><header><div><h1>", css);
     escape(b, r->title);
     sy_buf_text(b, "</h1><p class=about>");
     for (const char *s = r->about; *s;) {
         size_t n = strcspn(s, "\n");
-        char line[512];
-        snprintf(line, sizeof line, "%.*s", (int)(n < 500 ? n : 500), s);
+        char line[640];
+        snprintf(line, sizeof line, "%.*s", (int)(n < sizeof line ? n : sizeof line - 1), s);
         escape(b, line);
         s += n + (s[n] == '\n');
         if (*s) sy_buf_text(b, "<br>");
     }
-    sy_buf_text(b, "</p><div class=charts>");
-    for (int c = 0; c < SY_CHART_COUNT; c++) {
-        size_t any = 0;
-        for (size_t i = 0; i < r->n; i++) any += drawn(&r->point[i], (enum sy_chart)c);
-        if (!any) continue;
-        sy_buf_printf(b, "<figure><figcaption>%s</figcaption>", charts[c].name);
-        sy_report_svg(r, (enum sy_chart)c, b);
-        sy_buf_text(b, "</figure>");
+    sy_buf_text(b, "</p></div><button type=button id=theme>light / dark</button></header>");
+    if (!r->promise) return;
+    sy_buf_text(b, "<p class=about>Cheapest within the promise: ");
+    escape(b, r->promise);
+    sy_buf_text(b, "</p>");
+}
+
+static void put_charts(const struct sy_report *r, const char *const *name, size_t n, struct sy_buf *b)
+{
+    sy_buf_text(b, "<div class=legend>");
+    for (size_t s = 0; s < n; s++) {
+        sy_buf_printf(b, "<button type=button data-s=%zu aria-pressed=true><i></i>", s);
+        escape(b, name[s]);
+        sy_buf_text(b, "</button>");
     }
-    sy_buf_text(b, "</div><p></p>");
-    table(r, b);
-    sy_buf_printf(b, "</main><div id=tip role=status></div><script>%s</script></html>\n", script);
+    sy_buf_text(b, "</div><div class=charts>");
+    for (int c = 0; c < SY_CHART_COUNT; c++)
+        if (n_drawn(r, (enum sy_chart)c))
+            sy_buf_printf(b,
+                          "<figure><figcaption>%s <button type=button id=c%d-axes>linear axes</button></figcaption>"
+                          "<div class=plot><canvas id=c%d role=img aria-label=\"%s\"></canvas></div></figure>",
+                          charts[c].name, c, c, charts[c].name);
+    sy_buf_text(b, "</div>");
+}
+
+sy_status sy_report_html(const struct sy_report *r, struct sy_buf *b, struct sy_err *err)
+{
+    const struct sy_data *css = sy_data_find("report/report.css"), *js = sy_data_find("report/report.js"),
+                         *lib = sy_data_find("report/chart.min.js");
+    const char *name[SERIES_MAX];
+    struct sy_buf data;
+    size_t n = series_of(r, name);
+    if (!css || !js || !lib) return sy_fail(err, SY_ENOSUP, "this build carries no report/ files");
+    put_head(r, css->at, b);
+    put_cards(r, name, n, b);
+    put_charts(r, name, n, b);
+    sy_status st = put_equal(r, name, n, SY_CHART_COST_USER, "cost", b);
+    if (!st) st = put_equal(r, name, n, SY_CHART_TPUT_USER, "throughput", b);
+    put_table(r, b);
+    sy_buf_printf(
+        b, "<footer>Made by systole %s. Charts: Chart.js, MIT License.</footer></main><script>const R=", SY_VERSION);
+    sy_buf_init(&data, b->env, 0);
+    put_data(r, name, n, &data);
+    for (size_t i = 0; i < data.len; i++) { /* no text in it may end the script */
+        if (data.at[i] == '<') sy_buf_text(b, "\\u003c");
+        else sy_buf_char(b, data.at[i]);
+    }
+    b->failed |= data.failed;
+    sy_buf_release(&data);
+    sy_buf_text(b, "</script><script>");
+    sy_buf_add(b, lib->at, lib->n);
+    sy_buf_text(b, "</script><script>");
+    sy_buf_add(b, js->at, js->n);
+    sy_buf_text(b, "</script></html>\n");
+    return st ? sy_fail(err, st, "no memory for the report") : SY_OK;
+}
+
+/* ---- files -------------------------------------------------------------------------------------------------------
+ */
+
+static sy_status one_file(const char *path, const char *suffix, const struct sy_report *r, int kind,
+                          const struct sy_env *env, struct sy_err *err)
+{
+    struct sy_buf b;
+    char name[4096];
+    size_t n = strlen(path);
+    if (*suffix && n > 5 && !strcmp(path + n - 5, ".html")) n -= 5;
+    if (snprintf(name, sizeof name, "%.*s%s", (int)n, path, suffix) >= (int)sizeof name)
+        return sy_fail(err, SY_EARG, "--report: the path is too long");
+    sy_buf_init(&b, env, 0);
+    sy_status st = SY_OK;
+    if (kind < 0) st = sy_report_html(r, &b, err);
+    else if (kind == SY_CHART_COUNT) sy_report_csv(r, &b);
+    else sy_report_svg(r, (enum sy_chart)kind, &b);
+    if (!st) st = sy_report_write(&b, name, err);
+    sy_buf_release(&b);
+    return st;
+}
+
+sy_status sy_report_files(const struct sy_env *env, const struct sy_report *r, const char *path, struct sy_err *err)
+{
+    enum sy_chart chart = n_drawn(r, SY_CHART_COST_USER) ? SY_CHART_COST_USER : SY_CHART_TPUT_USER;
+    sy_status st = one_file(path, "", r, -1, env, err);
+    if (!st) st = one_file(path, ".csv", r, SY_CHART_COUNT, env, err);
+    return st ? st : one_file(path, ".svg", r, chart, env, err);
 }
 
 /* ---- interpolation -----------------------------------------------------------------------------------------------

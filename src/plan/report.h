@@ -1,6 +1,6 @@
-/* report.h - a sweep as something to put before people: one HTML file that needs nothing else, charts as SVG, a table
- * as CSV. Charts are drawn here, as SVG with a little script of our own for what a pointer shows; no library is
- * loaded. */
+/* report.h - a sweep as something to put before people: one HTML file that needs nothing else, a chart as SVG, a
+ * table as CSV. The HTML carries Chart.js (data/report/, MIT licence) and draws from the points in it; what is best
+ * and what lies between points is worked out here. */
 #pragma once
 #include "base/buf.h"
 
@@ -9,9 +9,11 @@ struct sy_report_point { /* all text is borrowed */
     const char *label;   /* how it is configured */
     const char *figures; /* "measured", "estimated", "simulated", and from what */
     double users, tok_s_chip, tok_s_user, ttft_s, e2e_s, usd_mtok, tok_s_mw; /* NAN: not known */
+    bool kept;                                                               /* the promise */
 };
 struct sy_report {
     const char *title, *about; /* about: sentences, a line each */
+    const char *promise;       /* what the cheapest were to keep; NULL: nothing */
     const struct sy_report_point *point;
     size_t n;
 };
@@ -24,10 +26,13 @@ enum sy_chart {
     SY_CHART_COUNT
 };
 /* Frontiers: of each series the points that no other of it beats in both axes; the rest are drawn pale. */
-void sy_report_html(const struct sy_report *, struct sy_buf *);
+SY_CHECK sy_status sy_report_html(const struct sy_report *, struct sy_buf *, struct sy_err *);
 void sy_report_svg(const struct sy_report *, enum sy_chart, struct sy_buf *);
 void sy_report_csv(const struct sy_report *, struct sy_buf *);
 const char *sy_chart_name(enum sy_chart);
+/* The three as files: path, and beside it .csv and .svg (cost against interactivity; without costs, throughput). */
+SY_CHECK sy_status sy_report_files(const struct sy_env *, const struct sy_report *, const char *path,
+                                   struct sy_err *);
 /* y at x on the frontier of points sorted by x, monotone between them (Fritsch and Carlson, "Monotone piecewise cubic
  * interpolation", SIAM J. Numer. Anal. 17, 1980); NAN outside of what was measured. */
 double sy_monotone_at(const double *x, const double *y, size_t n, double at);

@@ -1,6 +1,7 @@
 #include "plan/search.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,14 +46,18 @@ struct search {
     struct sy_err *err;
 };
 
-static void refuse(struct search *s, const char *chip, int32_t chips, const char *why)
+SY_PRINTF(5, 6)
+static void refuse(struct search *s, const char *chip, int32_t chips, double lacks, const char *fmt, ...)
 {
     struct sy_plan_found *f = s->found;
     if (f->n_refused == REFUSED_MAX) return;
     struct sy_refused *r = &f->refused[f->n_refused++];
-    *r = (struct sy_refused){.chips = chips};
+    *r = (struct sy_refused){.chips = chips, .lacks = lacks};
     snprintf(r->chip, sizeof r->chip, "%s", chip);
-    snprintf(r->why, sizeof r->why, "%s", why);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(r->why, sizeof r->why, fmt, ap);
+    va_end(ap);
 }
 
 static struct sy_load_spec load_of(const struct sy_plan_opt *o, int32_t users, int32_t chunk)
@@ -81,21 +86,23 @@ static double missed(const struct sy_slo *slo, const double *ttft, const double 
     return most;
 }
 
-void sy_plan_build(const struct sy_calibration *c, const char *framework, struct sy_measured *p)
+static bool begins(const char *text, const char *with) { return !with || !strncmp(text, with, strlen(with)); }
+
+void sy_plan_build(const struct sy_calibration *c, const char *framework, const char *date, struct sy_measured *p)
 {
     const struct sy_group *best = NULL;
     int rank = -1;
     for (size_t i = 0; i < c->n_group; i++) {
         const struct sy_group *g = &c->group[i];
         if (strcmp(g->hw, p->hw) || strncmp(g->spec, "none", 4)) continue;
-        if (framework && strncmp(g->framework, framework, strlen(framework))) continue;
+        if (!begins(g->framework, framework) || !begins(g->date, date)) continue;
         int r = 2 * !strcmp(g->model, p->model) + !strcmp(g->precision, p->precision);
         if (r < rank || (r == rank && strcmp(g->date, best->date) <= 0)) continue;
         best = g;
         rank = r;
     }
     p->framework = best ? best->framework : framework ? framework : "unknown";
-    p->date = best ? best->date : "";
+    p->date = best ? best->date : date ? date : "";
 }
 
 static sy_status add(struct search *s, const struct sy_candidate *c)
@@ -122,27 +129,32 @@ static sy_status try_users(struct search *s, struct sy_candidate *c, double pric
     struct sy_fit fit = sy_timer_fit(&c->timer, o->memory_share, ctx);
     double room = fit.tokens / ctx;
     sy_status st = SY_OK;
-    if (fit.room <= 0 || room < c->timer.layout.dp) {
-        char why[128];
-        snprintf(why, sizeof why,
-                 "tp %d dp %d pp %d: %.0f GB of weights and a sequence of %.1f GB on %.0f GB a device",
-                 c->timer.layout.tp, c->timer.layout.dp, c->timer.layout.pp, fit.weights / 1e9,
-                 (fit.per_token * ctx + fit.per_seq) / 1e9, c->timer.chip.memory_bytes / c->timer.chip.devices / 1e9);
-        refuse(s, c->chip, c->timer.layout.chips, why);
+    const struct sy_sharding *l = &c->timer.layout;
+    double device = c->timer.chip.memory_bytes / c->timer.chip.devices, each = fit.per_token * ctx + fit.per_seq;
+    if (fit.room <= 0 || room < l->dp) {
+        refuse(s, c->chip, l->chips, (fit.weights + each) / (o->memory_share * device),
+               "tp %d dp %d pp %d: %.0f GB of weights and a sequence of %.1f GB do not fit %.0f %% of a device's "
+               "%.0f GB",
+               l->tp, l->dp, l->pp, fit.weights / 1e9, each / 1e9, 100 * o->memory_share, device / 1e9);
         return SY_OK;
     }
     for (size_t i = 0; i < o->n_users && !st; i++) {
         c->users = (int32_t)o->users[i];
-        if (c->users < c->timer.layout.dp) continue;
-        if (c->users > room) {
-            char why[128];
-            snprintf(why, sizeof why, "tp %d dp %d pp %d: the cache holds %.0f sequences, not %d", c->timer.layout.tp,
-                     c->timer.layout.dp, c->timer.layout.pp, floor(room), c->users);
-            if (o->n_users == 1) refuse(s, c->chip, c->timer.layout.chips, why);
+        if (c->users < l->dp) {
+            if (o->n_users == 1)
+                refuse(s, c->chip, l->chips, 0, "tp %d dp %d pp %d: %d users are fewer than its ranks", l->tp, l->dp,
+                       l->pp, c->users);
             continue;
         }
-        struct sy_load_spec l = load_of(o, c->users, c->chunk);
-        sy_fluid(&c->timer, &l, c->metric);
+        if (c->users > room) {
+            if (o->n_users == 1)
+                refuse(s, c->chip, l->chips, c->users / room,
+                       "tp %d dp %d pp %d: the cache holds %.0f sequences, not %d", l->tp, l->dp, l->pp, floor(room),
+                       c->users);
+            continue;
+        }
+        struct sy_load_spec load = load_of(o, c->users, c->chunk);
+        sy_fluid(&c->timer, &load, c->metric);
         c->tput = c->metric[SY_METRIC_TPUT];
         c->usd = sy_usd_per_mtok(price, c->tput);
         c->missed =
@@ -152,44 +164,89 @@ static sy_status try_users(struct search *s, struct sy_candidate *c, double pric
     return st;
 }
 
-static sy_status try_sharding(struct search *s, const struct sy_chip *chip, const struct sy_path *path,
-                              struct sy_sharding l, double price)
+sy_status sy_plan_place(const struct sy_place *w, struct sy_placed *out, struct sy_err *err)
+{
+    struct sy_path path;
+    struct sy_measured p = {
+        .hw = w->chip->id, .model = w->card->name, .precision = w->precision, .spec = "none", .conc = -1};
+    sy_status st = sy_path_named(w->precision, w->chip, &path, err);
+    if (!st) st = sy_timer_init(&out->timer, &w->card->profile, w->chip, &path, w->layout, sy_consts_roofline, err);
+    if (st) return st;
+    p.timer = out->timer;
+    p.chips = w->layout.chips;
+    p.tp = w->layout.tp;
+    p.dp = w->layout.dp;
+    p.isl = w->in;
+    p.osl = w->out;
+    sy_plan_build(w->calibration, w->framework, w->build, &p);
+    out->timer.consts = sy_calibration_for(w->calibration, &p, &out->reach, &out->group);
+    return SY_OK;
+}
+
+static sy_status try_sharding(struct search *s, const struct sy_chip *chip, struct sy_sharding l, double price)
 {
     const struct sy_plan_opt *o = s->o;
-    struct sy_measured p = {.hw = chip->id, .model = o->card->name, .precision = o->precision, .spec = "none"};
     struct sy_candidate c = {.n_replica = 1};
-    sy_status st = sy_timer_init(&c.timer, &o->card->profile, chip, path, l, sy_consts_roofline, s->err);
+    struct sy_place where = {.calibration = o->calibration,
+                             .card = o->card,
+                             .chip = chip,
+                             .precision = o->precision,
+                             .framework = o->framework,
+                             .build = o->build,
+                             .layout = l,
+                             .in = (int32_t)o->in,
+                             .out = (int32_t)o->out};
+    struct sy_placed at;
+    sy_status st = sy_plan_place(&where, &at, s->err);
     if (st) return st;
     snprintf(c.chip, sizeof c.chip, "%s", chip->id);
-    p.timer = c.timer;
-    p.chips = l.chips;
-    p.tp = l.tp;
-    p.dp = l.dp;
-    p.isl = (int32_t)o->in;
-    p.osl = (int32_t)o->out;
-    p.conc = -1;
-    sy_plan_build(o->calibration, o->framework, &p);
-    c.timer.consts = sy_calibration_for(o->calibration, &p, &c.reach, &c.group);
-    c.chunk = o->chunk > 0 ? o->chunk : chip->static_shapes ? (o->in >= 4096 ? 1024 : 2048) : 8192;
+    c.timer = at.timer;
+    c.reach = at.reach;
+    c.group = at.group;
+    c.chunk = o->chunk > 0 ? o->chunk : sy_plan_chunk(chip, o->in);
     return try_users(s, &c, price);
 }
 
-static sy_status try_count(struct search *s, const struct sy_chip *chip, const struct sy_path *path, int32_t chips,
-                           double price)
+int32_t sy_plan_chunk(const struct sy_chip *chip, double in)
+{
+    return !chip->static_shapes ? 8192 : in >= 4096 ? 1024 : 2048;
+}
+
+/* Experts are spread where the layout says so, or where engines are known to do it. */
+static bool spreads(const struct sy_plan_opt *o, const struct sy_chip *chip, int32_t holders, int32_t dp,
+                    bool *wanted)
+{
+    *wanted = !o->ep || o->ep == 1 || (o->card->profile.n_expert > 0 && o->ep == holders);
+    if (o->ep) return o->ep > 1;
+    return o->card->profile.n_expert > 0 && (dp > 1 || chip->static_shapes || o->afd[0]);
+}
+
+static sy_status try_count(struct search *s, const struct sy_chip *chip, int32_t chips, double price)
 {
     const struct sy_plan_opt *o = s->o;
-    int32_t devices = chips * chip->devices;
+    int32_t ffn = o->afd[0] ? chips - o->afd[0] : 0, devices = (chips - ffn) * chip->devices;
+    bool any = false, wanted = true;
     sy_status st = SY_OK;
+    if (chips > 1 && chip->topology == SY_LINK_NONE) {
+        refuse(s, chip->id, chips, 0, "its card has no 'link': more than one cannot work together");
+        return SY_OK;
+    }
     for (int32_t pp = 1; pp <= devices && !st; pp *= 2)
         for (int32_t dp = 1; dp * pp <= devices && !st; dp *= 2) {
             int32_t tp = devices / dp / pp;
-            if (tp * dp * pp != devices || (o->tp && tp != o->tp) || (o->dp && dp != o->dp)) continue;
+            if (tp * dp * pp != devices || (o->tp && tp != o->tp && tp * dp != o->tp) || (o->dp && dp != o->dp))
+                continue;
+            if (o->tp && !o->dp && tp != o->tp) continue;
             if (o->pp ? pp != o->pp : pp > 1) continue;
             if (pp > o->card->profile.n_layer) continue;
-            struct sy_sharding l = {chips, tp, dp, pp,
-                                    o->card->profile.n_expert > 0 && (dp > 1 || chip->static_shapes)};
-            st = try_sharding(s, chip, path, l, price);
+            bool ep = spreads(o, chip, ffn ? ffn * chip->devices : tp * dp, dp, &wanted);
+            if (!wanted) continue;
+            any = true;
+            st = try_sharding(s, chip, (struct sy_sharding){chips, tp, dp, pp, ep, ffn}, price);
         }
+    if (!st && !any)
+        refuse(s, chip->id, chips, 0, "its %d devices cannot be laid out as asked (--tp, --ep, --dp-attention, --pp)",
+               devices);
     return st;
 }
 
@@ -197,24 +254,25 @@ static sy_status try_chip(struct search *s, const char *name)
 {
     const struct sy_plan_opt *o = s->o;
     struct sy_chip chip;
-    struct sy_path path;
-    char *text;
-    size_t n;
-    double price = sy_price_of(o->prices, name);
-    sy_status st = sy_data_open(s->env, "chips", name, &text, &n, s->err);
+    sy_status st = sy_chip_find(s->env, name, &chip, s->err);
     if (st) return st;
-    st = sy_chip_read(s->env, name, text, n, &chip, s->err);
-    sy_delete(s->env, text);
-    if (st) return st;
-    if (price <= 0) {
-        refuse(s, name, 0, "no price on the list");
-        return SY_OK;
-    }
-    if (chip.memory_bytes <= 0 || chip.memory_bytes_s <= 0 || sy_path_named(o->precision, &chip, &path, NULL)) {
-        refuse(s, name, 0, "its card lacks memory, bandwidth or a peak for this precision");
-        return SY_OK;
-    }
-    for (size_t i = 0; i < o->n_count && !st; i++) st = try_count(s, &chip, &path, (int32_t)o->count[i], price);
+    double price = sy_price_of(o->prices, chip.id);
+    bool own = strcmp(chip.id, name) != 0; /* a file: what it lacks, its owner can mend */
+    const char *lacks = chip.memory_bytes <= 0     ? "memory_bytes"
+                        : chip.memory_bytes_s <= 0 ? "memory_bytes_s"
+                        : sy_chip_flops(&chip, SY_ARITH_FP4) <= 0 && sy_chip_flops(&chip, SY_ARITH_INT8) <= 0
+                            ? "flops"
+                            : NULL;
+    if (lacks && own)
+        return sy_fail(s->err, SY_EFORMAT, "chip '%s': expected a figure '%s', found none", name, lacks);
+    if (price <= 0 && o->n_chip == 1)
+        return sy_fail(s->err, SY_EARG,
+                       "price list '%s' has no price of '%s': add it, or name another list with --tco",
+                       o->prices->name, chip.id);
+    if (price <= 0) refuse(s, chip.id, 0, 0, "price list '%s' has no price of it", o->prices->name);
+    else if (lacks) refuse(s, chip.id, 0, 0, "its card has no '%s': it is not public", lacks);
+    if (price <= 0 || lacks) return SY_OK;
+    for (size_t i = 0; i < o->n_count && !st; i++) st = try_count(s, &chip, (int32_t)o->count[i], price);
     return st;
 }
 
@@ -307,7 +365,6 @@ sy_status sy_plan_find(const struct sy_env *env, struct sy_arena *arena, const s
     sy_status st = SY_OK;
     for (size_t i = 0; i < o->n_chip && !st; i++) st = try_chip(&s, o->chip[i]);
     if (st) return st;
-    f.n_tried = f.n;
     if (f.n > 1) qsort(f.at, f.n, sizeof *f.at, better);
     /* Tails only exist in the simulation: go down the list until enough have kept the promise in it. */
     int32_t kept = 0;
@@ -318,13 +375,20 @@ sy_status sy_plan_find(const struct sy_env *env, struct sy_arena *arena, const s
         kept += !st && f.at[i].missed <= 1;
     }
     if (st) return st;
-    if (looked) {
-        f.n = looked; /* what was not simulated is not compared with what was */
-        qsort(f.at, f.n, sizeof *f.at, better);
-    }
+    /* What was not simulated is not compared with what was: it stays behind. */
+    if (looked) qsort(f.at, looked, sizeof *f.at, better);
+    for (size_t i = 0; i < f.n_refused && f.n == 0; i++)
+        if (f.refused[i].lacks > 0 && (!f.nearest || f.refused[i].lacks < f.nearest->lacks))
+            f.nearest = &f.refused[i];
+    f.n_simulated = looked;
     f.kept = f.n > 0 && f.at[0].missed <= 1;
     *out = f;
     return SY_OK;
+}
+
+struct sy_load_spec sy_candidate_load(const struct sy_candidate *c, const struct sy_plan_opt *o)
+{
+    return load_of(o, c->users, c->chunk);
 }
 
 double sy_candidate_usd(const struct sy_candidate *c, const struct sy_plan_opt *o, double in, double out, double hit,

@@ -55,7 +55,12 @@ static void read_points(struct sy_buf *b, struct sy_points *out)
     sy_buf_release(&all);
 }
 
-static const struct sy_consts truth = {{150e-6, 0.6, 0.3, 0.2, 0.04}};
+static const struct sy_consts truth = {{[SY_CONST_LAYER_S] = 150e-6,
+                                        [SY_CONST_SEQ_S] = 0.3e-6,
+                                        [SY_CONST_WEIGHT] = 0.6,
+                                        [SY_CONST_KV] = 0.3,
+                                        [SY_CONST_FLOPS] = 0.2,
+                                        [SY_CONST_CROWD] = 0.04}};
 
 static void finds_constants(void **state)
 {

@@ -24,7 +24,11 @@ static struct sy_timer timer_of(const char *chip, const char *model, struct sy_s
     struct sy_path path;
     struct sy_timer t = {0};
     struct sy_err err = {0};
-    const struct sy_consts k = {{50e-6, 0.6, 0.5, 0.3, 0.02}};
+    const struct sy_consts k = {{[SY_CONST_LAYER_S] = 50e-6,
+                                 [SY_CONST_WEIGHT] = 0.6,
+                                 [SY_CONST_KV] = 0.5,
+                                 [SY_CONST_FLOPS] = 0.3,
+                                 [SY_CONST_CROWD] = 0.02}};
     if (sy_data_open(env(), "chips", chip, &text, &n, &err) || sy_chip_read(env(), chip, text, n, &c, &err) ||
         sy_card_find(env(), model, &card, &err) || sy_path_named("fp8", &c, &path, &err) ||
         sy_timer_init(&t, &card.profile, &c, &path, l, k, &err))
@@ -65,7 +69,9 @@ static struct sy_sim_opt usual(const struct sy_timer *t, int32_t users)
 static void one_request(void **state)
 {
     (void)state;
-    struct sy_timer t = timer_of("h200", "llama-3.1-8b", (struct sy_sharding){1, 1, 1, 1, false});
+    struct sy_timer t =
+        timer_of("h200", "llama-3.1-8b",
+                 (struct sy_sharding){.chips = 1, .tp = 1, .dp = 1, .pp = 1, .expert_parallel = false});
     struct sy_workload w = random_of(1, 2048, 10, 1);
     struct sy_sim_opt o = usual(&t, 1);
     struct sy_sim_seen s = run(&o, &w);
@@ -97,7 +103,9 @@ static void one_request(void **state)
 static void conserves(void **state)
 {
     (void)state;
-    struct sy_timer t = timer_of("tpu_v7", "qwen3.5-397b-a17b", (struct sy_sharding){4, 1, 8, 1, true});
+    struct sy_timer t =
+        timer_of("tpu_v7", "qwen3.5-397b-a17b",
+                 (struct sy_sharding){.chips = 4, .tp = 1, .dp = 8, .pp = 1, .expert_parallel = true});
     struct sy_workload w = random_of(150, 1500, 60, 0.2);
     double in = 0, out = 0;
     for (size_t i = 0; i < w.n; i++) {
@@ -125,7 +133,8 @@ static void closed_form(void **state)
 {
     (void)state;
     static const int32_t users[] = {1, 4, 16, 48};
-    struct sy_timer t = timer_of("b200", "deepseek-r1", (struct sy_sharding){8, 8, 1, 1, false});
+    struct sy_timer t = timer_of(
+        "b200", "deepseek-r1", (struct sy_sharding){.chips = 8, .tp = 8, .dp = 1, .pp = 1, .expert_parallel = false});
     for (size_t i = 0; i < SY_COUNT(users); i++) {
         struct sy_workload w = random_of(10 * (size_t)users[i], 2000, 200, 0.8);
         struct sy_sim_opt o = usual(&t, users[i]);
@@ -147,7 +156,9 @@ static void sessions(void **state)
     static const char trace[] = "{\"timestamp\":0,\"turns\":[{\"input_length\":600,\"output_length\":20},"
                                 "{\"input_length\":50,\"output_length\":20,\"delay_ms\":500}]}\n"
                                 "{\"timestamp\":3000,\"turns\":[{\"input_length\":100,\"output_length\":5}]}\n";
-    struct sy_timer t = timer_of("h200", "llama-3.1-8b", (struct sy_sharding){1, 1, 1, 1, false});
+    struct sy_timer t =
+        timer_of("h200", "llama-3.1-8b",
+                 (struct sy_sharding){.chips = 1, .tp = 1, .dp = 1, .pp = 1, .expert_parallel = false});
     struct sy_workload w;
     struct sy_err err = {0};
     if (sy_workload_trace(env(), trace, sizeof trace - 1, 1, &w, &err)) fail_msg("%s", err.msg);
@@ -166,7 +177,8 @@ static void sessions(void **state)
 static void too_small(void **state)
 {
     (void)state;
-    struct sy_timer t = timer_of("h100", "deepseek-r1", (struct sy_sharding){4, 4, 1, 1, false});
+    struct sy_timer t = timer_of(
+        "h100", "deepseek-r1", (struct sy_sharding){.chips = 4, .tp = 4, .dp = 1, .pp = 1, .expert_parallel = false});
     struct sy_workload w = random_of(4, 100, 10, 1);
     struct sy_sim_opt o = usual(&t, 4);
     struct sy_sim_seen s;

@@ -46,7 +46,9 @@ static double step(const struct sy_timer *t, struct sy_rank_load l) { return sy_
 static void bounds(void **state)
 {
     (void)state;
-    struct sy_timer t = timer_of("h200", "llama-3.1-8b", "bf16", (struct sy_sharding){1, 1, 1, 1, false});
+    struct sy_timer t =
+        timer_of("h200", "llama-3.1-8b", "bf16",
+                 (struct sy_sharding){.chips = 1, .tp = 1, .dp = 1, .pp = 1, .expert_parallel = false});
     double weights = 2 * sy_profile_active(&t.model), one = step(&t, decode(1, 1));
     assert_true(one > weights / 4.8e12 && one < 1.1 * weights / 4.8e12); /* one token reads every weight once */
     double keys = step(&t, decode(64, 100000)) - step(&t, decode(64, 1)), bytes = 64.0 * 99999 * 131072;
@@ -81,36 +83,52 @@ static void graph_agrees(void **state)
 static void sharding(void **state)
 {
     (void)state;
-    struct sy_timer one = timer_of("h200", "llama-3.1-8b", "bf16", (struct sy_sharding){1, 1, 1, 1, false});
-    struct sy_timer eight = timer_of("h200", "llama-3.1-8b", "bf16", (struct sy_sharding){8, 8, 1, 1, false});
-    struct sy_timer many = timer_of("h200", "llama-3.1-8b", "bf16", (struct sy_sharding){16, 16, 1, 1, false});
+    struct sy_timer one =
+        timer_of("h200", "llama-3.1-8b", "bf16",
+                 (struct sy_sharding){.chips = 1, .tp = 1, .dp = 1, .pp = 1, .expert_parallel = false});
+    struct sy_timer eight =
+        timer_of("h200", "llama-3.1-8b", "bf16",
+                 (struct sy_sharding){.chips = 8, .tp = 8, .dp = 1, .pp = 1, .expert_parallel = false});
+    struct sy_timer many =
+        timer_of("h200", "llama-3.1-8b", "bf16",
+                 (struct sy_sharding){.chips = 16, .tp = 16, .dp = 1, .pp = 1, .expert_parallel = false});
     assert_true(step(&eight, decode(1, 1)) < step(&one, decode(1, 1)));
     assert_true(step(&eight, decode(1, 1)) > step(&one, decode(1, 1)) / 8); /* collectives are not free */
     /* 8 key heads: the ninth device holds copies */
     double ctx = 1e6, eight_kv = sy_timer_fit(&eight, 1, ctx).per_token,
            many_kv = sy_timer_fit(&many, 1, ctx).per_token;
     assert_true(sy_timer_fit(&one, 1, ctx).per_token == 8 * eight_kv && many_kv == eight_kv);
-    struct sy_timer latent = timer_of("h200", "deepseek-r1", "fp8", (struct sy_sharding){8, 8, 1, 1, false});
+    struct sy_timer latent =
+        timer_of("h200", "deepseek-r1", "fp8",
+                 (struct sy_sharding){.chips = 8, .tp = 8, .dp = 1, .pp = 1, .expert_parallel = false});
     assert_true(sy_timer_fit(&latent, 1, ctx).per_token == 35136); /* a latent is whole on every device */
-    struct sy_timer ranks = timer_of("h200", "deepseek-r1", "fp8", (struct sy_sharding){8, 1, 8, 1, true});
+    struct sy_timer ranks =
+        timer_of("h200", "deepseek-r1", "fp8",
+                 (struct sy_sharding){.chips = 8, .tp = 1, .dp = 8, .pp = 1, .expert_parallel = true});
     assert_true(sy_timer_fit(&ranks, 0.9, ctx).tokens > 4 * sy_timer_fit(&latent, 0.9, ctx).tokens);
     struct sy_chip c = chip_named("h200");
     struct sy_timer t = {0};
     struct sy_err err = {0};
-    assert_int_equal(sy_timer_init(&t, &one.model, &c, &one.path, (struct sy_sharding){8, 4, 1, 1, false},
-                                   sy_consts_roofline, &err),
-                     SY_EARG);
+    assert_int_equal(
+        sy_timer_init(&t, &one.model, &c, &one.path,
+                      (struct sy_sharding){.chips = 8, .tp = 4, .dp = 1, .pp = 1, .expert_parallel = false},
+                      sy_consts_roofline, &err),
+        SY_EARG);
     assert_non_null(strstr(err.msg, "layout"));
 }
 
 static void experts_and_padding(void **state)
 {
     (void)state;
-    struct sy_timer t = timer_of("b200", "qwen3.5-397b-a17b", "fp8", (struct sy_sharding){8, 8, 1, 1, false});
+    struct sy_timer t =
+        timer_of("b200", "qwen3.5-397b-a17b", "fp8",
+                 (struct sy_sharding){.chips = 8, .tp = 8, .dp = 1, .pp = 1, .expert_parallel = false});
     double few = step(&t, decode(1, 1)), lots = step(&t, decode(512, 1));
     double all = t.model.expert_params * t.model.n_expert * t.model.n_moe_layer / 8 / 8e12;
     assert_true(lots > all && few < all / 3); /* 512 tokens meet every expert, one meets ten */
-    struct sy_timer v7 = timer_of("tpu_v7", "qwen3.5-397b-a17b", "fp8", (struct sy_sharding){4, 1, 8, 1, true});
+    struct sy_timer v7 =
+        timer_of("tpu_v7", "qwen3.5-397b-a17b", "fp8",
+                 (struct sy_sharding){.chips = 4, .tp = 1, .dp = 8, .pp = 1, .expert_parallel = true});
     assert_true(sy_timer_padded(&v7, 1) == 8 && sy_timer_padded(&v7, 9) == 16 && sy_timer_padded(&v7, 1024) == 1024);
     assert_true(sy_timer_padded(&t, 9) == 9);
     struct sy_rank_load even[8], uneven[8] = {{0}};

@@ -9,6 +9,7 @@ sy_status sy_bench_offline(struct sy_args *, struct sy_err *);
 sy_status sy_bench_replay(struct sy_args *, struct sy_err *);
 sy_status sy_bench_compare(struct sy_args *, struct sy_err *);
 sy_status sy_bench_serve(struct sy_args *, struct sy_err *);
+sy_status sy_bench_sweep(struct sy_args *, struct sy_err *);
 extern const struct sy_flag sy_flags_bench[];
 
 /* "1,2,4" of numbers within lo..hi; ".." after two of them goes on as they began, by doubling or in steps, up to the

@@ -1,4 +1,5 @@
 /* serve.c - a load on a server, and what its users see. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -140,50 +141,92 @@ static sy_status run_point(struct sweep *s, size_t i, struct sy_err *err)
     return SY_OK;
 }
 
-static sy_status run_sweep(struct sweep *s, struct sy_err *err)
+static sy_status run_points(struct sweep *s, struct sy_err *err)
 {
     struct sy_args *a = s->a;
     s->seen = sy_arena_array(&a->arena, s->n, sizeof *s->seen);
     s->point = sy_arena_array(&a->arena, s->n, sizeof *s->point);
     if (!s->seen || !s->point) return sy_fail(err, SY_ENOMEM, "no memory for %zu points", s->n);
-    int64_t n_done = 0;
     sy_status st = SY_OK;
-    for (size_t i = 0; !st && i < s->n; i++) {
-        st = run_point(s, i, err);
-        n_done += s->seen[i].n_done;
-    }
-    if (st) return st;
+    for (size_t i = 0; !st && i < s->n; i++) st = run_point(s, i, err);
+    return st;
+}
+
+sy_status sy_serving_answered(const struct sy_serving_set *v, struct sy_err *err)
+{
+    for (size_t i = 0; i < v->n; i++)
+        if (v->seen[i].n_done) return SY_OK;
+    return sy_fail(err, SY_EIO, "no request was answered: %s", v->seen[0].error[0].kind);
+}
+
+sy_status sy_serving_load(struct sy_args *a, const char *url, struct sy_serving_set *out, struct sy_err *err)
+{
+    struct sweep *s = sy_arena_get(&a->arena, sizeof *s);
+    if (!s) return sy_fail(err, SY_ENOMEM, "no memory for the load");
+    *s = (struct sweep){.a = a,
+                        .o = {.client = {.url = url,
+                                         .api_key = sy_arg_text(a, "api-key"),
+                                         .chat = !strcmp(sy_arg_text(a, "endpoint"), "chat"),
+                                         .timeout_s = sy_arg_num(a, "timeout"),
+                                         .parallel = 1},
+                              .model = sy_arg_given(a, "url") ? sy_arg_text(a, "model") : NULL,
+                              .seed = (uint64_t)sy_arg_int(a, "seed")}};
+    allow_many_files();
+    sy_interrupt_hold(a->app->interrupt);
+    sy_status st = read_file(s, err);
+    /* Prompts of a file are the same at every point: a prefix cache must not carry them from one to the next. */
+    if (!st && s->file.n) s->o.cache_salt = s->salt;
+    if (!st) st = read_points(s, err);
+    if (!st) st = choose_prompts(s, err);
+    if (!st) st = run_points(s, err);
+    sy_interrupt_drop(a->app->interrupt);
+    sy_workload_release(&s->file);
+    sy_delete(&a->app->env, s->text);
+    *out = (struct sy_serving_set){&s->o, s->seen, s->point, s->n, s->by_rate};
+    return st;
+}
+
+static sy_status write_json(struct sy_args *a, const struct sy_serving_set *v, struct sy_err *err)
+{
     struct sy_buf b;
     sy_buf_init(&b, &a->app->env, 0);
-    sy_bench_print(a, &b, s->point, s->n, s->by_rate ? "rate" : "concurrency", sy_bench_price(a));
+    struct sy_jout j = {&b, false};
+    struct sy_serving_says says = sy_serving_usual(a, v->o->model);
+    sy_jout_open(&j, NULL, '{');
+    sy_jout_open(&j, "results", '[');
+    for (size_t i = 0; i < v->n; i++) {
+        sy_jout_line(&j);
+        sy_serving_put(&j, a, &says, &v->seen[i], &v->point[i]);
+    }
+    sy_buf_char(&b, '\n');
+    sy_jout_close(&j, ']');
+    sy_jout_text(&j, "url", v->o->client.url);
+    sy_jout_text(&j, "endpoint", v->o->client.chat ? "chat" : "completions");
+    sy_jout_text(&j, "prompts", v->o->ids ? "token ids" : "text");
+    sy_jout_int(&j, "seed", (int64_t)v->o->seed);
+    sy_jout_text(&j, "version", SY_VERSION);
+    sy_jout_close(&j, '}');
+    sy_buf_char(&b, '\n');
+    sy_status st = sy_report_write(&b, sy_arg_text(a, "json"), err);
     sy_buf_release(&b);
-    if (sy_arg_given(a, "json")) st = sy_serving_json(a, &s->o, s->seen, s->point, s->n, err);
-    if (!st && n_done == 0) st = sy_fail(err, SY_EIO, "no request was answered: %s", s->seen[0].error[0].kind);
     return st;
 }
 
 sy_status sy_bench_serve(struct sy_args *a, struct sy_err *err)
 {
-    struct sweep s = {.a = a,
-                      .o = {.client = {.url = sy_arg_text(a, "url"),
-                                       .api_key = sy_arg_text(a, "api-key"),
-                                       .chat = !strcmp(sy_arg_text(a, "endpoint"), "chat"),
-                                       .timeout_s = sy_arg_num(a, "timeout"),
-                                       .parallel = 1},
-                            .model = sy_arg_text(a, "model"),
-                            .seed = (uint64_t)sy_arg_int(a, "seed")}};
+    struct sy_serving_set v;
     sy_status st = sy_serving_check(a, err);
+    if (!st) st = sy_serving_load(a, sy_arg_text(a, "url"), &v, err);
     if (st) return st;
-    allow_many_files();
-    sy_interrupt_hold(a->app->interrupt);
-    st = read_file(&s, err);
-    /* Prompts of a file are the same at every point: a prefix cache must not carry them from one to the next. */
-    if (!st && s.file.n) s.o.cache_salt = s.salt;
-    if (!st) st = read_points(&s, err);
-    if (!st) st = choose_prompts(&s, err);
-    if (!st) st = run_sweep(&s, err);
-    sy_interrupt_drop(a->app->interrupt);
-    sy_workload_release(&s.file);
-    sy_delete(&a->app->env, s.text);
-    return st;
+    struct sy_buf b;
+    sy_buf_init(&b, &a->app->env, 0);
+    sy_bench_print(a, &b, v.point, v.n, v.by_rate ? "rate" : "concurrency", sy_bench_price(a));
+    sy_buf_release(&b);
+    if (sy_arg_given(a, "json")) st = write_json(a, &v, err);
+    struct sy_sweep_row *row = sy_arena_array(&a->arena, v.n, sizeof *row);
+    if (!st && !row) st = sy_fail(err, SY_ENOMEM, "no memory for %zu points", v.n);
+    for (size_t i = 0; i < v.n && !st; i++)
+        row[i] = (struct sy_sweep_row){sy_serving_usual(a, v.o->model), v.seen[i], v.point[i], v.o->client.url, NAN};
+    if (!st && sy_arg_given(a, "report")) st = sy_sweep_report(a, v.o->client.url, row, v.n, err);
+    return st ? st : sy_serving_answered(&v, err);
 }

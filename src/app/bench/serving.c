@@ -73,19 +73,30 @@ static void put_summary(struct sy_jout *j, const char *name, const struct sy_sum
     }
 }
 
-static void put_fields(struct sy_jout *j, const struct sy_args *a, const char *model)
+struct sy_serving_says sy_serving_usual(const struct sy_args *a, const char *model)
 {
-    static const struct {
+    int32_t chips = (int32_t)sy_arg_int(a, "chips");
+    /* Chips are tp * pp there; how a server uses them is not known here. */
+    return (struct sy_serving_says){
+        .model = model, .hw = "cpu", .figures = "measured", .chips = chips, .tp = chips, .price = sy_bench_price(a)};
+}
+
+static void put_fields(struct sy_jout *j, const struct sy_args *a, const struct sy_serving_says *says)
+{
+    const struct {
         const char *name, *value;
-    } fixed[] = {
-        {"hw", "cpu"}, {"framework", "unknown"}, {"precision", "unknown"}, {"spec_decoding", "none"}, {"image", ""}};
+    } known[] = {{"hw", says->hw ? says->hw : "unknown"},
+                 {"framework", says->framework ? says->framework : "unknown"},
+                 {"precision", says->precision ? says->precision : "unknown"},
+                 {"spec_decoding", "none"},
+                 {"image", ""}};
     size_t n;
     const char *const *given = sy_arg_texts(a, "field", &n);
-    for (size_t k = 0; k < SY_COUNT(fixed); k++) {
-        size_t len = strlen(fixed[k].name);
+    for (size_t k = 0; k < SY_COUNT(known); k++) {
+        size_t len = strlen(known[k].name);
         bool over = false;
-        for (size_t i = 0; i < n; i++) over |= !strncmp(given[i], fixed[k].name, len) && given[i][len] == '=';
-        if (!over) sy_jout_text(j, fixed[k].name, fixed[k].value);
+        for (size_t i = 0; i < n; i++) over |= !strncmp(given[i], known[k].name, len) && given[i][len] == '=';
+        if (!over) sy_jout_text(j, known[k].name, known[k].value);
     }
     for (size_t i = 0; i < n; i++) {
         const char *eq = strchr(given[i], '=');
@@ -93,35 +104,43 @@ static void put_fields(struct sy_jout *j, const struct sy_args *a, const char *m
         snprintf(name, sizeof name, "%.*s", (int)(eq - given[i]), given[i]);
         sy_jout_text(j, name, eq + 1);
     }
-    sy_jout_text(j, "model", model);
-    sy_jout_text(j, "infmax_model_prefix", model);
+    sy_jout_text(j, "model", says->model);
+    sy_jout_text(j, "infmax_model_prefix", says->model);
+    if (says->configuration) sy_jout_text(j, "configuration", says->configuration);
+    if (says->figures) sy_jout_text(j, "figures", says->figures);
 }
 
-static void put_point(struct sy_jout *j, const struct sy_args *a, const struct sy_load_opt *o,
-                      const struct sy_load_seen *s, const struct sy_point *p)
+static void put_layout(struct sy_jout *j, const struct sy_serving_says *says)
 {
-    double chips = (double)sy_arg_int(a, "chips"), d = s->duration_s > 0 ? s->duration_s : 1;
+    sy_jout_bool(j, "disagg", false);
+    sy_jout_bool(j, "is_multinode", false);
+    sy_jout_int(j, "physicalChips", says->chips);
+    sy_jout_int(j, "tp", says->tp > 0 ? says->tp : 1);
+    sy_jout_int(j, "pp", says->pp > 0 ? says->pp : 1);
+    sy_jout_int(j, "ep", says->ep > 0 ? says->ep : 1);
+    sy_jout_int(j, "dp", says->dp > 0 ? says->dp : 1);
+    sy_jout_text(j, "dp_attention", says->dp > 1 ? "true" : "false");
+}
+
+void sy_serving_put(struct sy_jout *j, const struct sy_args *a, const struct sy_serving_says *says,
+                    const struct sy_load_seen *s, const struct sy_point *p)
+{
+    double chips = says->chips, d = s->duration_s > 0 ? s->duration_s : 1;
     sy_jout_open(j, NULL, '{');
-    put_fields(j, a, o->model);
+    put_fields(j, a, says);
     sy_jout_num(j, "conc", s->concurrency);
     if (s->rate > 0) sy_jout_num(j, "request_rate", s->rate);
     else sy_jout_text(j, "request_rate", s->concurrency > 0 ? "inf" : "trace");
     sy_jout_int(j, "isl", sy_arg_int(a, "input-len"));
     sy_jout_int(j, "osl", sy_arg_int(a, "output-len"));
-    sy_jout_bool(j, "disagg", false);
-    sy_jout_bool(j, "is_multinode", false);
-    /* Chips are tp * pp there; how a server uses them is not known here. */
-    sy_jout_int(j, "tp", (int64_t)chips);
-    sy_jout_int(j, "pp", 1);
-    sy_jout_int(j, "ep", 1);
-    sy_jout_text(j, "dp_attention", "false");
+    put_layout(j, says);
     sy_jout_num(j, "tput_per_gpu", (p->in_tok_s + p->out_tok_s) / chips);
     sy_jout_num(j, "output_tput_per_gpu", p->out_tok_s / chips);
     sy_jout_num(j, "input_tput_per_gpu", p->in_tok_s / chips);
     put_summary(j, "ttft", &s->ttft, false);
     put_summary(j, "tpot", &s->tpot, false);
     put_summary(j, "intvty", &s->tpot, true);
-    put_summary(j, "itl", &s->itl, false);
+    if (s->itl.n) put_summary(j, "itl", &s->itl, false);
     put_summary(j, "e2el", &s->e2e, false);
     sy_jout_num(j, "duration", s->duration_s);
     sy_jout_int(j, "num_prompts", s->n_request);
@@ -137,32 +156,6 @@ static void put_point(struct sy_jout *j, const struct sy_args *a, const struct s
     sy_jout_open(j, "errors", '{');
     for (int i = 0; i < s->n_error; i++) sy_jout_int(j, s->error[i].kind, s->error[i].n);
     sy_jout_close(j, '}');
-    if (sy_arg_num(a, "price") > 0) sy_dollars_json(j, p);
+    if (says->price.chip_hour > 0) sy_dollars_json(j, p);
     sy_jout_close(j, '}');
-}
-
-sy_status sy_serving_json(const struct sy_args *a, const struct sy_load_opt *o, const struct sy_load_seen *s,
-                          const struct sy_point *p, size_t n, struct sy_err *err)
-{
-    struct sy_buf b;
-    sy_buf_init(&b, &a->app->env, 0);
-    struct sy_jout j = {&b, false};
-    sy_jout_open(&j, NULL, '{');
-    sy_jout_open(&j, "results", '[');
-    for (size_t i = 0; i < n; i++) {
-        sy_jout_line(&j);
-        put_point(&j, a, o, &s[i], &p[i]);
-    }
-    sy_buf_char(&b, '\n');
-    sy_jout_close(&j, ']');
-    sy_jout_text(&j, "url", o->client.url);
-    sy_jout_text(&j, "endpoint", o->client.chat ? "chat" : "completions");
-    sy_jout_text(&j, "prompts", o->ids ? "token ids" : "text");
-    sy_jout_int(&j, "seed", (int64_t)o->seed);
-    sy_jout_text(&j, "version", SY_VERSION);
-    sy_jout_close(&j, '}');
-    sy_buf_char(&b, '\n');
-    sy_status st = sy_report_write(&b, sy_arg_text(a, "json"), err);
-    sy_buf_release(&b);
-    return st;
 }

@@ -23,24 +23,19 @@ struct bed { /* where a question is asked */
 
 static sy_status timer_of(struct study *s, const struct bed *d, struct sy_timer *t)
 {
-    const struct sy_env *env = &s->a->app->env;
-    char *text;
-    size_t n;
     struct sy_chip chip;
-    struct sy_path path;
-    enum sy_reach reach;
-    sy_status st = sy_data_open(env, "chips", d->chip, &text, &n, s->err);
-    if (st) return st;
-    st = sy_chip_read(env, d->chip, text, n, &chip, s->err);
-    sy_delete(env, text);
-    if (!st) st = sy_path_named(d->precision, &chip, &path, s->err);
-    if (!st) st = sy_timer_init(t, &s->card.profile, &chip, &path, d->layout, sy_consts_roofline, s->err);
-    if (st) return st;
-    struct sy_measured p = {
-        .hw = d->chip, .model = s->card.name, .precision = d->precision, .spec = "none", .timer = *t};
-    sy_plan_build(&s->calibration, NULL, &p);
-    t->consts = sy_calibration_for(&s->calibration, &p, &reach, NULL);
-    return SY_OK;
+    struct sy_placed at;
+    struct sy_place where = {.calibration = &s->calibration,
+                             .card = &s->card,
+                             .chip = &chip,
+                             .precision = d->precision,
+                             .layout = d->layout,
+                             .in = d->in,
+                             .out = d->out};
+    sy_status st = sy_chip_find(&s->a->app->env, d->chip, &chip, s->err);
+    if (!st) st = sy_plan_place(&where, &at, s->err);
+    if (!st) *t = at.timer;
+    return st;
 }
 
 static struct sy_sim_opt usual(const struct bed *d, const struct sy_timer *t)
@@ -93,7 +88,9 @@ static sy_status balance(struct study *s)
         const char *name;
         enum sy_balance how;
     } ways[] = {{"pinned in turn", SY_BALANCE_PINNED}, {"to the rank with least to do", SY_BALANCE_LEAST}};
-    struct bed d = {"tpu_v7", "fp8", {4, 1, 8, 1, true}, 1024, 8192, 1024, 128, 384, 0.1};
+    struct bed d = {"tpu_v7", "fp8", {.chips = 4, .tp = 1, .dp = 8, .pp = 1, .expert_parallel = true},
+                    1024,     8192,  1024,
+                    128,      384,   0.1};
     struct sy_timer t;
     sy_status st = timer_of(s, &d, &t);
     double base = 0;
@@ -113,7 +110,9 @@ static sy_status balance(struct study *s)
 
 static sy_status batching(struct study *s)
 {
-    struct bed d = {"b200", "fp8", {4, 4, 1, 1, false}, 8192, 2048, 1024, 32, 256, 0.1};
+    struct bed d = {"b200", "fp8", {.chips = 4, .tp = 4, .dp = 1, .pp = 1, .expert_parallel = false},
+                    8192,   2048,  1024,
+                    32,     256,   0.1};
     struct sy_timer t;
     sy_status st = timer_of(s, &d, &t);
     double base = 0;
@@ -133,7 +132,9 @@ static sy_status batching(struct study *s)
 
 static sy_status chunks(struct study *s)
 {
-    struct bed d = {"tpu_v7", "fp8", {4, 1, 8, 1, true}, 256, 8192, 1024, 128, 256, 0.8};
+    struct bed d = {"tpu_v7", "fp8", {.chips = 4, .tp = 1, .dp = 8, .pp = 1, .expert_parallel = true},
+                    256,      8192,  1024,
+                    128,      256,   0.8};
     struct sy_timer t;
     sy_status st = timer_of(s, &d, &t);
     double base = 0;
@@ -156,7 +157,9 @@ static sy_status speculation(struct study *s)
     sy_status st = SY_OK;
     head(s, "speculative decoding on 4 B200, Qwen3.5-397B fp8, 8k1k, published acceptance lengths (thinking on)");
     for (int32_t users = 4; users <= 64 && !st; users *= 4) {
-        struct bed d = {"b200", "fp8", {4, 4, 1, 1, false}, 8192, 8192, 1024, users, 3 * users, 0.8};
+        struct bed d = {"b200", "fp8",     {.chips = 4, .tp = 4, .dp = 1, .pp = 1, .expert_parallel = false},
+                        8192,   8192,      1024,
+                        users,  3 * users, 0.8};
         struct sy_timer t;
         double base = 0;
         st = timer_of(s, &d, &t);
@@ -180,7 +183,9 @@ static sy_status speculation(struct study *s)
 /* Chips that only prefill and chips that only decode, each in closed form; the split that wastes least. */
 static sy_status disaggregation(struct study *s)
 {
-    struct bed d = {"b200", "fp8", {4, 4, 1, 1, false}, 8192, 8192, 1024, 64, 0, 0.8};
+    struct bed d = {"b200", "fp8", {.chips = 4, .tp = 4, .dp = 1, .pp = 1, .expert_parallel = false},
+                    8192,   8192,  1024,
+                    64,     0,     0.8};
     struct sy_timer t;
     sy_status st = timer_of(s, &d, &t);
     if (st) return st;
@@ -215,7 +220,9 @@ static sy_status disaggregation(struct study *s)
 /* What a tier of slower memory behind the cache is worth: prompts found there are loaded, not computed. */
 static sy_status tiers(struct study *s)
 {
-    struct bed d = {"b200", "fp8", {4, 4, 1, 1, false}, 8192, 32768, 512, 32, 0, 0.8};
+    struct bed d = {"b200", "fp8", {.chips = 4, .tp = 4, .dp = 1, .pp = 1, .expert_parallel = false},
+                    8192,   32768, 512,
+                    32,     0,     0.8};
     static const struct {
         const char *name;
         double hit, bytes_s;

@@ -3,14 +3,16 @@
  * A step costs, on the device that has most to do: a fixed time for each layer, the weights it reads (routed experts
  * by how many are met at all), keys, values and states it reads, its products, and the collectives. With all
  * constants at their ideal (sy_consts_roofline) this is the roofline, which real engines miss by 2 to 5 times.
- * Attention runs in dp ranks of tp devices each, everything else on all devices; ranks wait for the fullest. Pure
- * functions of plain data; thread: any. */
+ * Attention runs in dp ranks of tp devices each, everything else on all devices; ranks wait for the fullest. With
+ * ffn_chips attention and the rest run on chips of their own and pass micro-batches to and fro (Zhu et al.,
+ * "MegaScale-Infer", arXiv:2504.02263). Pure functions of plain data; thread: any. */
 #pragma once
 #include "backend/sim/chip.h"
 #include "backend/sim/profile.h"
 
 enum sy_const {
     SY_CONST_LAYER_S, /* seconds per layer and step, whatever its size */
+    SY_CONST_SEQ_S,   /* seconds per layer and sequence of a rank, whatever its length */
     SY_CONST_WEIGHT,  /* share of the memory bandwidth reached on weights */
     SY_CONST_KV,      /* on keys, values and states */
     SY_CONST_FLOPS,   /* share of the peak reached */
@@ -24,8 +26,9 @@ extern const struct sy_consts sy_consts_roofline;
 const char *sy_const_name(enum sy_const);
 
 struct sy_sharding {
-    int32_t chips, tp, dp, pp; /* tp * dp * pp = the devices of `chips` */
+    int32_t chips, tp, dp, pp; /* tp * dp * pp = the devices of `chips`, but for those of ffn_chips */
     bool expert_parallel;
+    int32_t ffn_chips; /* of `chips`: those that hold no attention; 0: all hold everything */
 };
 struct sy_rank_load {
     double tok, out, seq;
@@ -42,6 +45,7 @@ struct sy_timer { /* everything a step's time needs, by device; filled by sy_tim
     double bytes_s, flops;  /* of a device */
     double reduce_s, moe_s; /* collectives: seconds per token of a rank, and of the whole step */
     double hop_s;           /* of every layer's collectives, whatever their size */
+    double pass_s;          /* with ffn_chips: seconds per token, to the other chips and back, all layers */
     double no_expert;       /* log of the chance that a token misses a given expert */
 };
 /* Refuses layouts that do not multiply up or chips whose card lacks what is needed. */
