@@ -162,7 +162,7 @@ check-pjrt: $(O)/systole
 	@PJRT_EVERY=1 TEST_SECONDS=$${TEST_SECONDS:-3000} SYSTOLE=$(O)/systole tools/check.sh $(O)/log test/e2e/pjrt_models.py
 # The same tests under AddressSanitizer and UBSan; those that drive threads under ThreadSanitizer.
 SLOW     = TEST_SECONDS=$${TEST_SECONDS:-900} SOAK_SECONDS=20
-SAN_E2E := $(filter-out $(addprefix test/e2e/,docs.sh pjrt.py pjrt_models.py real.py serve_openai.py serve_schema.py),$(E2E))
+SAN_E2E := $(filter-out $(addprefix test/e2e/,docs.sh pjrt.py pjrt_models.py real.py serve_openai.py serve_schema.py studies.py),$(E2E))
 check-san:
 	@$(SUB) MODE=san O=build/san test-programs
 	@$(SAN_ENV) $(SLOW) SYSTOLE=build/san/systole SYSTOLE_TEST_SLOWER=10 \

@@ -25,8 +25,12 @@ static const struct {
 static sy_status run(struct sy_args *a, struct sy_err *err)
 {
     const char *mode = a->n_operand ? a->operand[0] : "search";
-    for (size_t i = 0; i < SY_COUNT(modes); i++)
-        if (!strcmp(modes[i].name, mode)) return modes[i].run(a, err);
+    for (size_t i = 0; i < SY_COUNT(modes); i++) {
+        if (strcmp(modes[i].name, mode)) continue;
+        if (a->n_operand > 1 && modes[i].run != sy_plan_study)
+            return sy_fail(err, SY_EARG, "plan %s: takes no '%.40s'", mode, a->operand[1]);
+        return modes[i].run(a, err);
+    }
     return sy_fail(err, SY_EARG, "plan: expected search, calibrate, check, published, study or list, found '%.40s'",
                    mode);
 }
@@ -34,18 +38,17 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
 const struct sy_command sy_cmd_plan = {
     .name = "plan",
     .help = "what tokens will cost on chips you have not rented yet",
-    .about =
-        "search     (the default) tries chips, counts and shardings and ranks them by cost within a promise.\n"
-        "calibrate  fits constants to measured points and says how far they can be trusted.\n"
-        "check      compares predictions with points that were not used.\n"
-        "published  prints published tables beside ours.\n"
-        "study      answers questions of scheduling by simulation: --study balance, batching, chunks, speculation, "
-        "disaggregation, tiers.\n"
-        "list       names the chips, model cards, price lists and measurements that the program carries.\n"
-        "All figures are simulated or estimated; each says from what, and how far off such figures were.",
-    .operands = "[MODE]",
+    .about = "search     (the default) tries chips, counts and shardings and ranks them by cost within a promise.\n"
+             "calibrate  fits constants to measured points and says how far they can be trusted.\n"
+             "check      compares predictions with points that were not used.\n"
+             "published  prints published tables beside ours.\n"
+             "study      answers questions of scheduling: study balance, batching, chunks, speculation, "
+             "disaggregation, tiers.\n"
+             "list       names the chips, model cards, price lists and measurements that the program carries.\n"
+             "All figures are simulated or estimated; each says from what, and how far off such figures were.",
+    .operands = "[MODE [NAME]]",
     .n_operand_min = 0,
-    .n_operand_max = 1,
+    .n_operand_max = 2,
     .flags = {sy_flags_plan},
     .examples = examples,
     .run = run,

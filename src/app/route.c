@@ -1,9 +1,7 @@
 /* route.c - one address before several engines. */
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "app/app.h"
@@ -69,13 +67,10 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
                               .admin_key = sy_arg_text(a, "admin-key")};
     o.url[SY_ROUTE_ONLINE] = sy_arg_texts(a, "online", &o.n_url[SY_ROUTE_ONLINE]);
     o.url[SY_ROUTE_BATCH] = sy_arg_texts(a, "batch", &o.n_url[SY_ROUTE_BATCH]);
-    sigset_t stop;
-    sigemptyset(&stop);
-    sigaddset(&stop, SIGTERM);
-    sigprocmask(SIG_BLOCK, &stop, NULL); /* before there are threads to inherit it */
-    int fd = signalfd(-1, &stop, SFD_CLOEXEC);
-    if (fd < 0) return sy_fail(err, SY_EIO, "no descriptor for signals");
-    sy_status st = sy_router_new(&a->app->env, &o, &r, err);
+    int fd;
+    sy_status st = sy_terminate_fd(&fd, err);
+    if (st) return st;
+    st = sy_router_new(&a->app->env, &o, &r, err);
     if (!st) {
         fprintf(stderr, "listening at http://%s:%d\n", o.host, sy_router_port(r));
         sy_interrupt_hold(a->app->interrupt);

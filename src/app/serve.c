@@ -1,5 +1,4 @@
 /* serve.c - OpenAI's API over HTTP. */
-#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -155,20 +154,13 @@ static sy_status wait_for_end(struct sy_args *a, struct sy_server *s, int signal
 
 static sy_status run(struct sy_args *a, struct sy_err *err)
 {
-    /* Before any thread is made: they all inherit it, and the one below reads SIGTERM from a descriptor. */
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
-    struct sigaction ignore = {.sa_handler = SIG_IGN};
-    sigaction(SIGPIPE, &ignore, NULL);
-    sigaction(SIGHUP, &ignore, NULL); /* a server outlives the terminal it was started from */
-    int signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (signals < 0) return sy_fail(err, SY_EIO, "cannot make a signalfd: %s", strerror(errno));
+    int signals;
+    sy_status st = sy_terminate_fd(&signals, err);
+    if (st) return st;
     struct sy_server_opt o = options(a);
     struct sy_server *s = NULL;
     struct sy_engine *e = NULL;
-    sy_status st = sy_serving_names(a, &o.names, &o.n_name, err);
+    st = sy_serving_names(a, &o.names, &o.n_name, err);
     if (!st) st = sy_server_new(&a->app->env, &o, &s, err);
     if (!st) st = sy_serving_open(a, &e, err);
     sy_interrupt_hold(a->app->interrupt);

@@ -53,6 +53,8 @@ struct sy_consts sy_calibration_for(const struct sy_calibration *, const struct 
 const struct sy_group *sy_calibration_group(const struct sy_calibration *, const struct sy_measured *);
 /* As a JSON file: constants, bands, and the points both came from, which read as points again. */
 void sy_calibration_put(const struct sy_calibration *, struct sy_buf *);
+SY_CHECK sy_status sy_calibration_read(const struct sy_env *, const char *path, const char *text, size_t n,
+                                       struct sy_calibration *out, struct sy_err *); /* path: for messages */
 SY_CHECK sy_status sy_calibration_open(const struct sy_env *, const char *path, struct sy_calibration *out,
                                        struct sy_err *);
 /* Points that a fit has not seen, by cross-validation: metric as sy_fluid; false: it could not be left out. */

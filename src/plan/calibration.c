@@ -24,7 +24,8 @@ static void put_group(struct sy_jout *j, const struct sy_group *g)
     sy_jout_bool(j, "unit_peaks", g->unit_peaks);
     sy_jout_int(j, "points", g->n_point);
     sy_jout_open(j, "constants", '{');
-    for (int k = 0; k < SY_CONST_COUNT; k++) sy_jout_num(j, sy_const_name((enum sy_const)k), unit(k) * g->consts.v[k]);
+    for (int k = 0; k < SY_CONST_COUNT; k++)
+        sy_jout_num(j, sy_const_name((enum sy_const)k), unit(k) * g->consts.v[k]);
     sy_jout_close(j, '}');
     sy_jout_open(j, "peaks", '{');
     for (int k = 0; k < SY_CONST_COUNT; k++) sy_jout_num(j, sy_const_name((enum sy_const)k), g->peak[k]);
@@ -120,7 +121,8 @@ static void read_band(struct sy_jread *r, struct sy_calibration *c)
     if (!r->st) c->band[at] = b;
 }
 
-static sy_status read_parts(struct sy_calibration *c, const struct sy_json *root, const char *path, struct sy_err *err)
+static sy_status read_parts(struct sy_calibration *c, const struct sy_json *root, const char *path,
+                            struct sy_err *err)
 {
     const struct sy_json *groups = sy_json_get(root, "groups"), *bands = sy_json_get(root, "bands");
     size_t n = sy_json_len(groups);
@@ -147,8 +149,8 @@ static sy_status read_parts(struct sy_calibration *c, const struct sy_json *root
     return st;
 }
 
-static sy_status read_text(const struct sy_env *env, const char *path, const char *text, size_t n,
-                           struct sy_calibration *c, struct sy_err *err)
+static sy_status read_all(const struct sy_env *env, const char *path, const char *text, size_t n,
+                          struct sy_calibration *c, struct sy_err *err)
 {
     struct sy_json *root;
     sy_status st = sy_json_parse(env, text, n, false, &root, err);
@@ -159,11 +161,20 @@ static sy_status read_text(const struct sy_env *env, const char *path, const cha
     for (size_t i = 0; i < c->points.n && !st; i++) {
         struct sy_measured *p = &c->points.at[i];
         const struct sy_group *g = sy_calibration_group(c, p);
-        if (!g)
-            return sy_fail(err, SY_EFORMAT, "'%s': point %.40s belongs to none of the groups", path,
-                           p->id);
+        if (!g) return sy_fail(err, SY_EFORMAT, "'%s': point %.40s belongs to none of the groups", path, p->id);
         p->group = (int32_t)(g - c->group);
     }
+    return st;
+}
+
+sy_status sy_calibration_read(const struct sy_env *env, const char *path, const char *text, size_t n,
+                              struct sy_calibration *out, struct sy_err *err)
+{
+    struct sy_calibration c = {0};
+    sy_arena_init(&c.arena, env, 0);
+    sy_status st = read_all(env, path, text, n, &c, err);
+    if (st) sy_calibration_release(&c);
+    else *out = c;
     return st;
 }
 
@@ -172,13 +183,9 @@ sy_status sy_calibration_open(const struct sy_env *env, const char *path, struct
 {
     char *text;
     size_t n;
-    struct sy_calibration c = {0};
     sy_status st = sy_file_read(env, path, FILE_BYTES_MAX, &text, &n, err);
     if (st) return st;
-    sy_arena_init(&c.arena, env, 0);
-    st = read_text(env, path, text, n, &c, err);
+    st = sy_calibration_read(env, path, text, n, out, err);
     sy_delete(env, text);
-    if (st) sy_calibration_release(&c);
-    else *out = c;
     return st;
 }

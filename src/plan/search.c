@@ -309,7 +309,8 @@ static sy_status simulate_trace(struct search *s, struct sy_candidate *c, struct
                             .block_len = 64,
                             .memory_share = o->memory_share,
                             .accepted = 1,
-                            .prefix_cache = true,
+                            .prefix_cache = o->hit <= 0, /* else the share is given, and texts are not looked at */
+                            .hit = o->hit,
                             .seed = o->seed};
     return sy_simulate(s->env, &so, o->trace, seen, s->err);
 }
@@ -319,9 +320,8 @@ static sy_status simulate_users(struct search *s, struct sy_candidate *c, struct
     const struct sy_plan_opt *o = s->o;
     int32_t dp = c->timer.layout.dp, n = 4 * c->users;
     struct sy_workload w;
-    sy_status st =
-        sy_workload_random(s->env, (size_t)(n < REQUESTS_LEAST ? REQUESTS_LEAST : n),
-                           (int32_t)(o->in * (1 - o->hit)) + 1, (int32_t)o->out, o->range, o->seed, &w, s->err);
+    sy_status st = sy_workload_random(s->env, (size_t)(n < REQUESTS_LEAST ? REQUESTS_LEAST : n), (int32_t)o->in,
+                                      (int32_t)o->out, o->range, o->seed, &w, s->err);
     if (st) return st;
     struct sy_sim_opt so = {.timer = &c->timer,
                             .n_replica = 1,
@@ -332,6 +332,7 @@ static sy_status simulate_users(struct search *s, struct sy_candidate *c, struct
                             .memory_share = 0,
                             .accepted = 1,
                             .users = c->users,
+                            .hit = o->hit,
                             .seed = o->seed};
     st = sy_simulate(s->env, &so, &w, out, s->err);
     sy_workload_release(&w);
@@ -347,8 +348,7 @@ static sy_status simulate(struct search *s, struct sy_candidate *c)
     percentiles(&seen.ttft, c->ttft);
     percentiles(&seen.tpot, c->tpot);
     percentiles(&seen.e2e, c->e2e);
-    double scale = 1 + o->hit * seen.in_tok / (seen.in_tok + seen.out_tok) / (1 - o->hit + 1e-9);
-    c->tput = (seen.in_tok + seen.out_tok) * scale / seen.seconds / c->timer.layout.chips / c->n_replica;
+    c->tput = (seen.in_tok + seen.out_tok) / seen.seconds / c->timer.layout.chips / c->n_replica;
     c->usd = sy_usd_per_mtok(sy_price_of(o->prices, c->chip), c->tput);
     c->missed = missed(&o->slo, c->ttft, c->tpot, c->e2e, 3);
     c->simulated = true;

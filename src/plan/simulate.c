@@ -29,7 +29,7 @@ struct rank {
 };
 struct replica {
     uint64_t now; /* when its step in progress ends, or it last did */
-    bool busy;
+    bool busy, listed;
 };
 struct sim {
     const struct sy_env *outer;
@@ -45,6 +45,10 @@ struct sim {
     uint64_t start_ns; /* of the next session, where they have times */
     struct user *user, *free_user, *finished;
     struct user **waking; /* a heap by wake_ns */
+    int32_t *ending;      /* replicas whose steps are in progress: a heap by when they end */
+    int32_t n_ending;
+    int32_t *idle; /* replicas without a step that may have something to do now */
+    int32_t n_idle;
     int32_t *prompt;
     int32_t next_rank;
     struct sy_samples ttft, tpot, e2e;
@@ -79,6 +83,28 @@ static struct user *wake_first(struct sim *s)
     return first;
 }
 
+static void end_later(struct sim *s, int32_t replica)
+{
+    int32_t i = s->n_ending++;
+    uint64_t at = s->replica[replica].now;
+    for (; i > 0 && s->replica[s->ending[(i - 1) / 2]].now > at; i = (i - 1) / 2)
+        s->ending[i] = s->ending[(i - 1) / 2];
+    s->ending[i] = replica;
+}
+
+static int32_t end_first(struct sim *s)
+{
+    int32_t first = s->ending[0], last = s->ending[--s->n_ending], i = 0;
+    uint64_t at = s->replica[last].now;
+    for (int32_t k; (k = 2 * i + 1) < s->n_ending; i = k) {
+        if (k + 1 < s->n_ending && s->replica[s->ending[k + 1]].now < s->replica[s->ending[k]].now) k++;
+        if (s->replica[s->ending[k]].now >= at) break;
+        s->ending[i] = s->ending[k];
+    }
+    s->ending[i] = last;
+    return first;
+}
+
 /* ---- requests ------------------------------------------------------------------------------------------------ */
 
 static int32_t steps_of(const struct sim *s, int32_t n_out)
@@ -87,10 +113,19 @@ static int32_t steps_of(const struct sim *s, int32_t n_out)
     return n < 1 ? 1 : (int32_t)n;
 }
 
+/* A replica that is not in a step may begin one, once all that happens now has happened. */
+static void look_at(struct sim *s, int32_t replica)
+{
+    struct replica *r = &s->replica[replica];
+    if (r->busy || r->listed) return;
+    r->listed = true;
+    s->idle[s->n_idle++] = replica;
+}
+
 static int32_t choose_rank(struct sim *s)
 {
     int32_t n = s->n_rank * s->o->n_replica, best = s->next_rank % n;
-    if (s->o->balance == SY_BALANCE_LEAST)
+    if (s->o->balance != SY_BALANCE_PINNED)
         for (int32_t k = 1; k < n; k++) {
             int32_t i = (s->next_rank + k) % n;
             const struct rank *a = &s->rank[i], *b = &s->rank[best];
@@ -145,12 +180,13 @@ static void ask(struct sim *s, struct user *u)
     }
     u->rank = choose_rank(s);
     u->n_prompt = (int32_t)n_prompt;
+    int32_t fresh = (int32_t)ceil((double)n_prompt * (1 - s->o->hit));
     u->n_out = 0;
     u->asked_s = 1e-9 * (double)s->now;
     struct rank *r = &s->rank[u->rank];
     write_prompt(s, u, t);
     struct sy_request q = {.prompt = s->prompt,
-                           .n_prompt = u->n_prompt,
+                           .n_prompt = fresh < 1 ? 1 : fresh,
                            .n_max = steps_of(s, t->n_out),
                            .ignore_eos = true,
                            .no_cache_read = !s->o->prefix_cache,
@@ -162,6 +198,7 @@ static void ask(struct sim *s, struct user *u)
     if (st) s->st = sy_while(s->err, st, "request of %d tokens in, %d out", u->n_prompt, t->n_out);
     r->pending += u->n_prompt;
     r->n_open++;
+    look_at(s, u->rank / s->n_rank);
 }
 
 static bool start_session(struct sim *s)
@@ -208,6 +245,22 @@ static struct sy_rank_load speculated(const struct sim *s, struct sy_rank_load l
     return l;
 }
 
+/* Every rank gets its share of the step's prompts. */
+static void spread(struct sy_rank_load *load, int32_t n)
+{
+    double tok = 0, keys = 0;
+    for (int32_t k = 0; k < n; k++) {
+        tok += load[k].prompt / n;
+        keys += load[k].prompt_keys / n;
+    }
+    for (int32_t k = 0; k < n; k++) {
+        load[k].tok += tok - load[k].prompt;
+        load[k].keys += keys - load[k].prompt_keys;
+        load[k].prompt = tok;
+        load[k].prompt_keys = keys;
+    }
+}
+
 static bool has_work(const struct sim *s, int32_t i)
 {
     for (int32_t k = 0; k < s->n_rank; k++)
@@ -228,10 +281,13 @@ static void begin(struct sim *s, int32_t i)
         any = true;
         load[k] = speculated(s, sy_sim_rank_load(r->backend));
         s->seen.n_seq_step += (uint64_t)load[k].seq;
+    }
+    if (!any || s->st) return;
+    if (s->o->balance == SY_BALANCE_SPREAD) spread(load, s->n_rank);
+    for (int32_t k = 0; k < s->n_rank; k++) {
         if (load[k].tok > widest) widest = load[k].tok;
         live += load[k].tok;
     }
-    if (!any || s->st) return;
     double t = sy_timer_step(s->o->timer, load, s->n_rank);
     s->live_tok += live;
     s->run_tok += sy_timer_padded(s->o->timer, widest) * s->n_rank;
@@ -239,6 +295,17 @@ static void begin(struct sim *s, int32_t i)
     s->seen.n_step++;
     s->replica[i].busy = true;
     s->replica[i].now = s->now + (uint64_t)(1e9 * t) + 1;
+    end_later(s, i);
+}
+
+static void begin_idle(struct sim *s)
+{
+    for (int32_t k = 0; k < s->n_idle; k++) {
+        int32_t i = s->idle[k];
+        s->replica[i].listed = false;
+        if (!s->st && has_work(s, i)) begin(s, i);
+    }
+    s->n_idle = 0;
 }
 
 static void end(struct sim *s, int32_t i)
@@ -256,24 +323,25 @@ static void end(struct sim *s, int32_t i)
 }
 
 /* What happens next: the end of a step, somebody's next question, or a session's start. */
-static uint64_t next_time(const struct sim *s, int32_t *which)
+enum event { NOTHING, STEP, QUESTION, SESSION };
+
+static enum event next_event(const struct sim *s, uint64_t *at)
 {
-    uint64_t at = UINT64_MAX;
-    *which = -1;
-    for (int32_t i = 0; i < s->o->n_replica; i++)
-        if (s->replica[i].busy && s->replica[i].now < at) {
-            at = s->replica[i].now;
-            *which = i;
-        }
-    if (s->n_waking && s->waking[0]->wake_ns < at) {
-        at = s->waking[0]->wake_ns;
-        *which = -2;
+    enum event e = NOTHING;
+    *at = UINT64_MAX;
+    if (s->n_ending) {
+        *at = s->replica[s->ending[0]].now;
+        e = STEP;
     }
-    if (s->o->users <= 0 && s->next_session < s->w->n && s->start_ns <= at) {
-        at = s->start_ns;
-        *which = -3;
+    if (s->n_waking && s->waking[0]->wake_ns < *at) {
+        *at = s->waking[0]->wake_ns;
+        e = QUESTION;
     }
-    return at;
+    if (s->o->users <= 0 && s->next_session < s->w->n && s->start_ns <= *at) {
+        *at = s->start_ns;
+        e = SESSION;
+    }
+    return e;
 }
 
 static void plan_start(struct sim *s)
@@ -290,15 +358,16 @@ static void run(struct sim *s)
     for (int32_t i = 0; i < s->o->users && !s->st; i++)
         if (!start_session(s)) break;
     while (!s->st) {
-        for (int32_t i = 0; i < s->o->n_replica && !s->st; i++)
-            if (!s->replica[i].busy && has_work(s, i)) begin(s, i);
-        int32_t which;
-        uint64_t at = next_time(s, &which);
-        if (at == UINT64_MAX || s->st) return;
+        begin_idle(s);
+        uint64_t at;
+        enum event e = next_event(s, &at);
+        if (e == NOTHING) return;
         if (at > s->now) s->now = at;
-        if (which >= 0) {
-            end(s, which);
-        } else if (which == -2) {
+        if (e == STEP) {
+            int32_t i = end_first(s);
+            end(s, i);
+            look_at(s, i);
+        } else if (e == QUESTION) {
             ask(s, wake_first(s));
         } else {
             if (!start_session(s)) return;
@@ -343,7 +412,8 @@ static sy_status open_all(struct sim *s)
     const struct sy_env *env = s->outer;
     const struct sy_sim_opt *o = s->o;
     s->n_rank = o->timer->layout.dp;
-    if (s->n_rank > RANK_MAX || o->n_replica < 1 || o->ctx_len < 2 || o->seq_max < 1 || o->chunk < 1)
+    if (s->n_rank > RANK_MAX || o->n_replica < 1 || o->ctx_len < 2 || o->seq_max < 1 || o->chunk < 1 ||
+        !(o->hit >= 0 && o->hit < 1))
         return sy_fail(s->err, SY_EARG, "simulation: expected 1 to %d ranks and at least one of everything",
                        RANK_MAX);
     s->n_user = o->users > 0 ? (size_t)o->users : s->w->n;
@@ -352,8 +422,10 @@ static sy_status open_all(struct sim *s)
     s->replica = sy_new_array(env, (size_t)o->n_replica, sizeof *s->replica);
     s->user = sy_new_array(env, s->n_user + 1, sizeof *s->user);
     s->waking = sy_new_array(env, s->n_user + 1, sizeof *s->waking);
+    s->ending = sy_new_array(env, (size_t)o->n_replica, sizeof *s->ending);
+    s->idle = sy_new_array(env, (size_t)o->n_replica, sizeof *s->idle);
     s->prompt = sy_new_array(env, (size_t)o->ctx_len, sizeof *s->prompt);
-    if (!s->rank || !s->replica || !s->user || !s->waking || !s->prompt)
+    if (!s->rank || !s->replica || !s->user || !s->waking || !s->prompt || !s->ending || !s->idle)
         return sy_fail(s->err, SY_ENOMEM, "no memory to simulate %zu sessions", s->n_user);
     for (size_t i = s->n_user; i-- > 0;) {
         s->user[i].next = s->free_user;
@@ -377,6 +449,8 @@ static void close_all(struct sim *s)
     sy_delete(s->outer, s->user);
     sy_delete(s->outer, s->waking);
     sy_delete(s->outer, s->prompt);
+    sy_delete(s->outer, s->ending);
+    sy_delete(s->outer, s->idle);
     sy_samples_release(&s->ttft);
     sy_samples_release(&s->tpot);
     sy_samples_release(&s->e2e);

@@ -10,7 +10,9 @@
 #include "bench/workload.h"
 #include "engine/engine.h"
 
-enum sy_balance { SY_BALANCE_LEAST, SY_BALANCE_PINNED }; /* of ranks: least to do; or in turn, whatever they hold */
+/* Which rank gets a request: the one with least to do; or in turn, whatever they hold. SPREAD: least to do, and every
+ * step's prompts are cut evenly over the ranks, as context parallelism would: what the best balance could give. */
+enum sy_balance { SY_BALANCE_LEAST, SY_BALANCE_PINNED, SY_BALANCE_SPREAD };
 struct sy_sim_opt {
     const struct sy_timer *timer;
     int32_t n_replica;
@@ -23,6 +25,7 @@ struct sy_sim_opt {
     enum sy_balance balance;
     enum sy_scheduling scheduling;
     bool prefix_cache;
+    double hit; /* without it: share of every prompt that is taken as known */
     /* Closed loop: so many sessions at once. 0: sessions start at their own times, or at `rate` a second. */
     int32_t users;
     double rate;

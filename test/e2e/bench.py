@@ -81,6 +81,24 @@ def check_point(r):
     assert abs(r["tput_per_gpu"] * r["tp"] - r["total_token_throughput"]) < 1e-3 * r["total_token_throughput"]
 
 
+def test_sweep():
+    """A server of each configuration, started, loaded and stopped."""
+    with tempfile.TemporaryDirectory() as tmp:
+        out, page = tmp + "/s.json", tmp + "/s.html"
+        text = bench("sweep", "-m", MODEL, "--vary", "block-size=16,32", "--threads", 1, "--concurrency", "1,2", "--input-len", 12,
+                     "--output-len", 4, "--num-prompts", 4, "--warmups", 0, "--price", 1, "--json", out, "--report", page).decode()
+        assert "frontier against interactivity" in text
+        rows = json.load(open(out))["results"]
+        assert [(r["configuration"], r["conc"]) for r in rows] == [("block-size %d" % b, c) for b in (16, 32) for c in (1, 2)]
+        assert all(r["completed"] == 4 and r["figures"] == "measured" and r["usd_per_mtok_total"] > 0 for r in rows)
+        html = open(page).read()
+        assert "block-size 16" in html and "measured" in html and html.count("<canvas") == 4  # nobody knows its watts
+        assert os.path.getsize(tmp + "/s.csv") and os.path.getsize(tmp + "/s.svg")
+    lib.refused(2, "bench", "sweep", says="--url")
+    lib.refused(2, "bench", "sweep", "--url", "http://127.0.0.1:1", "--vary", "tp=1", says="--vary")
+    lib.refused(2, "bench", "sweep", "-m", MODEL, "--vary", "block-size=x", says=("block-size", "'x'"))
+
+
 def test_serve_and_replay():
     with tempfile.TemporaryDirectory() as tmp:
         trace, path = tmp + "/trace.jsonl", tmp + "/out.json"

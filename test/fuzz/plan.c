@@ -1,6 +1,6 @@
-/* Reads arbitrary bytes as a chip, a model card and a file of measurements. */
+/* Reads arbitrary bytes as a chip, a model card, a calibration, and measurements of others and of one's own. */
 #include "backend/sim/chip.h"
-#include "plan/points.h"
+#include "plan/calibrate.h"
 
 int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n);
 int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n)
@@ -19,5 +19,18 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n)
     st = sy_points_text(sy_env_default(), "points", text, n, NULL, &points, &err);
     sy_assert(st == SY_OK || err.msg[0]);
     sy_points_release(&points);
+    err.msg[0] = 0;
+    st = sy_card_find(sy_env_default(), "smollm2-135m", &card, &err);
+    sy_assert(st == SY_OK);
+    const struct sy_machine own = {
+        .hw = "cpu2", .precision = "int4", .framework = "own", .card = &card, .chips = 1, .tp = 1};
+    st = sy_points_text(sy_env_default(), "points", text, n, &own, &points, &err);
+    sy_assert(st == SY_OK || err.msg[0]);
+    sy_points_release(&points);
+    struct sy_calibration c;
+    err.msg[0] = 0;
+    st = sy_calibration_read(sy_env_default(), "calibration", text, n, &c, &err);
+    sy_assert(st == SY_OK || err.msg[0]);
+    if (st == SY_OK) sy_calibration_release(&c);
     return 0;
 }

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "app/cli/term.h"
@@ -74,3 +75,16 @@ void sy_interrupt_clear(struct sy_interrupt *in)
 }
 
 int sy_interrupt_fd(const struct sy_interrupt *in) { return in->fd; }
+
+sy_status sy_terminate_fd(int *fd, struct sy_err *err)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    sigaction(SIGPIPE, &ignore, NULL);
+    sigaction(SIGHUP, &ignore, NULL);
+    *fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return *fd < 0 ? sy_fail(err, SY_EIO, "cannot make a signalfd: %s", strerror(errno)) : SY_OK;
+}

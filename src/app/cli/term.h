@@ -17,6 +17,11 @@ bool sy_interrupt_seen(const struct sy_interrupt *);
 void sy_interrupt_clear(struct sy_interrupt *); /* forgets those seen */
 int sy_interrupt_fd(const struct sy_interrupt *);
 
+/* For servers: a descriptor that SIGTERM is read from (signalfd), instead of ending the process; SIGPIPE and SIGHUP
+ * are ignored: a server outlives its clients, and the terminal it was started from. Before threads are made: they
+ * inherit it. */
+SY_CHECK sy_status sy_terminate_fd(int *fd, struct sy_err *);
+
 /* A line that is drawn over itself on a terminal; elsewhere (--progress into a file) a line per tenth. */
 struct sy_progress {
     const struct sy_env *env;

@@ -1,10 +1,10 @@
-/* study.c - questions about scheduling that need chips nobody here has: each is a table, simulated. */
+/* study.c - questions about scheduling that need chips nobody here has: each is a table in Markdown. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "app/bench/bench.h"
 #include "app/plan/plan.h"
+#include "bench/report.h"
 #include "plan/search.h"
 
 struct study {
@@ -15,242 +15,229 @@ struct study {
     struct sy_err *err;
 };
 struct bed { /* where a question is asked */
-    const char *chip, *precision;
+    const char *chip;
     struct sy_sharding layout;
-    int32_t chunk, in, out, users, n_request;
+    int32_t chunk, in, out, users, per_user; /* per_user: requests of each */
     double range;
 };
+struct way { /* one answer to it */
+    char name[64];
+    struct bed d;
+    enum sy_balance balance;
+    enum sy_scheduling scheduling;
+    int32_t drafted;
+    bool base; /* what follows is compared with it */
+};
 
-static sy_status timer_of(struct study *s, const struct bed *d, struct sy_timer *t)
+/* fp8 is the precision of every table here. */
+static sy_status place(struct study *s, const struct bed *d, struct sy_placed *at)
 {
     struct sy_chip chip;
-    struct sy_placed at;
     struct sy_place where = {.calibration = &s->calibration,
                              .card = &s->card,
                              .chip = &chip,
-                             .precision = d->precision,
+                             .precision = "fp8",
                              .layout = d->layout,
                              .in = d->in,
                              .out = d->out};
     sy_status st = sy_chip_find(&s->a->app->env, d->chip, &chip, s->err);
-    if (!st) st = sy_plan_place(&where, &at, s->err);
-    if (!st) *t = at.timer;
-    return st;
+    return st ? st : sy_plan_place(&where, at, s->err);
 }
 
-static struct sy_sim_opt usual(const struct bed *d, const struct sy_timer *t)
+static sy_status run(struct study *s, const struct way *w, const struct sy_placed *at, struct sy_sim_seen *seen)
 {
-    return (struct sy_sim_opt){.timer = t,
-                               .n_replica = 1,
-                               .chunk = d->chunk,
-                               .seq_max = d->users / d->layout.dp + 8,
-                               .ctx_len = d->in + d->out + 32,
-                               .block_len = 256,
-                               .accepted = 1,
-                               .users = d->users,
-                               .seed = 1};
-}
-
-static sy_status run(struct study *s, const struct bed *d, const struct sy_sim_opt *o, struct sy_sim_seen *seen)
-{
-    struct sy_workload w;
-    sy_status st = sy_workload_random(&s->a->app->env, (size_t)d->n_request, d->in, d->out, d->range, 1, &w, s->err);
+    const struct bed *d = &w->d;
+    const struct sy_env *env = &s->a->app->env;
+    struct sy_workload load;
+    struct sy_sim_opt o = {.timer = &at->timer,
+                           .n_replica = 1,
+                           .chunk = d->chunk,
+                           .seq_max = d->users, /* whoever is pinned to a rank stays there */
+                           .ctx_len = d->in + d->out + 32,
+                           .block_len = 256,
+                           .balance = w->balance,
+                           .scheduling = w->scheduling,
+                           .drafted = w->drafted,
+                           .accepted = s->card.accepted[w->drafted],
+                           .users = d->users,
+                           .seed = 1};
+    sy_status st =
+        sy_workload_random(env, (size_t)d->users * (size_t)d->per_user, d->in, d->out, d->range, 1, &load, s->err);
     if (st) return st;
-    st = sy_simulate(&s->a->app->env, o, &w, seen, s->err);
-    sy_workload_release(&w);
+    st = sy_simulate(env, &o, &load, seen, s->err);
+    sy_workload_release(&load);
     return st;
 }
 
-static double per_chip(const struct sy_sim_seen *v, const struct bed *d)
+static void said_of(struct study *s, const char *how, enum sy_reach reach)
 {
-    return (v->in_tok + v->out_tok) / v->seconds / d->layout.chips;
+    if (reach == SY_REACH_ROOFLINE) sy_buf_printf(&s->b, "\n%s; roofline, 2 to 5 times too fast\n", how);
+    else
+        sy_buf_printf(&s->b, "\n%s; constants %s, +-%.0f %%\n", how, sy_reach_name(reach),
+                      100 * expm1(s->calibration.band[reach].width));
 }
 
-static void row(struct study *s, const char *what, const struct bed *d, const struct sy_sim_seen *v, double base)
+/* Simulates every way and writes a line for each. */
+static sy_status table(struct study *s, const char *about, const struct way *w, size_t n)
 {
-    double now = per_chip(v, d);
-    sy_buf_printf(&s->b, "%-34s %9.0f %+7.1f%% %9.2f %9.2f %9.2f %8.0f%%\n", what, now,
-                  base > 0 ? 100 * (now / base - 1) : 0, 1e3 * v->tpot.median, v->ttft.median, v->ttft.p99,
-                  100 * v->fill);
+    double base = 0;
+    struct sy_placed at = {.reach = SY_REACH_ROOFLINE};
+    sy_buf_printf(
+        &s->b,
+        "%s\n\n| | tokens/s/chip | gain | TPOT ms | TTFT s | TTFT p99 s | live |\n|---|--:|--:|--:|--:|--:|--:|\n",
+        about);
+    for (size_t i = 0; i < n; i++) {
+        struct sy_sim_seen v;
+        sy_status st = place(s, &w[i].d, &at);
+        if (!st) st = run(s, &w[i], &at, &v);
+        if (st) return sy_while(s->err, st, "%s", w[i].name);
+        double now = (v.in_tok + v.out_tok) / v.seconds / w[i].d.layout.chips;
+        if (w[i].base) base = now;
+        sy_buf_printf(&s->b, "| %s | %.0f | %+.1f %% | %.2f | %.2f | %.2f | %.0f %% |\n", w[i].name, now,
+                      100 * (now / base - 1), 1e3 * v.tpot.median, v.ttft.median, v.ttft.p99, 100 * v.fill);
+    }
+    said_of(s, "simulated", at.reach);
+    return SY_OK;
 }
 
-static void head(struct study *s, const char *about)
-{
-    sy_buf_printf(&s->b, "%s\n\n%-34s %9s %8s %9s %9s %9s %9s\n", about, "", "tok/s/chp", "gain", "TPOT ms", "TTFT s",
-                  "p99", "live");
-}
+static const struct sy_sharding v7_dp8 = {.chips = 4, .tp = 1, .dp = 8, .pp = 1, .expert_parallel = true};
+static const struct sy_sharding b200_tp4 = {.chips = 4, .tp = 4, .dp = 1, .pp = 1};
 
-/* Ranks of attention that are pinned in turn, or given what comes by what they have to do; prompts of mixed lengths.
- */
+/* Eight ranks step together and wait for the fullest: who gets the next request, and what if prompts could be cut
+ * over all ranks. live: tokens that were wanted among those that the padded steps computed. */
 static sy_status balance(struct study *s)
 {
     static const struct {
         const char *name;
         enum sy_balance how;
-    } ways[] = {{"pinned in turn", SY_BALANCE_PINNED}, {"to the rank with least to do", SY_BALANCE_LEAST}};
-    struct bed d = {"tpu_v7", "fp8", {.chips = 4, .tp = 1, .dp = 8, .pp = 1, .expert_parallel = true},
-                    1024,     8192,  1024,
-                    128,      384,   0.1};
-    struct sy_timer t;
-    sy_status st = timer_of(s, &d, &t);
-    double base = 0;
-    head(s, "8 attention ranks on 4 TPU v7, Qwen3.5-397B fp8, 819 to 8192 in, 128 users: who gets the next request");
-    for (size_t i = 0; i < SY_COUNT(ways) && !st; i++) {
-        struct sy_sim_opt o = usual(&d, &t);
-        struct sy_sim_seen v;
-        o.balance = ways[i].how;
-        o.seq_max = d.users;
-        st = run(s, &d, &o, &v);
-        if (st) return st;
-        row(s, ways[i].name, &d, &v, base);
-        if (i == 0) base = per_chip(&v, &d);
+    } ways[] = {{"pinned in turn", SY_BALANCE_PINNED},
+                {"to the rank with least to do", SY_BALANCE_LEAST},
+                {"prompts cut over all ranks", SY_BALANCE_SPREAD}};
+    struct way w[6] = {{.base = true}};
+    for (size_t i = 0; i < SY_COUNT(w); i++) {
+        int32_t users = i < SY_COUNT(ways) ? 128 : 256;
+        w[i].d = (struct bed){"tpu_v7", v7_dp8, 1024, 8192, 1024, users, 4, 0.8};
+        w[i].balance = ways[i % SY_COUNT(ways)].how;
+        w[i].base = i % SY_COUNT(ways) == 0;
+        snprintf(w[i].name, sizeof w[i].name, "%d users, %s", users, ways[i % SY_COUNT(ways)].name);
     }
-    return st;
+    return table(s, "8 ranks of attention on 4 TPU v7, Qwen3.5-397B fp8, 8k1k", w, SY_COUNT(w));
 }
 
 static sy_status batching(struct study *s)
 {
-    struct bed d = {"b200", "fp8", {.chips = 4, .tp = 4, .dp = 1, .pp = 1, .expert_parallel = false},
-                    8192,   2048,  1024,
-                    32,     256,   0.1};
-    struct sy_timer t;
-    sy_status st = timer_of(s, &d, &t);
-    double base = 0;
-    head(s,
-         "static against continuous batching on 4 B200, Qwen3.5-397B fp8, 205 to 2048 in, 102 to 1024 out, 32 users");
-    for (int i = 0; i < 2 && !st; i++) {
-        struct sy_sim_opt o = usual(&d, &t);
-        struct sy_sim_seen v;
-        o.scheduling = i ? SY_CONTINUOUS : SY_STATIC;
-        st = run(s, &d, &o, &v);
-        if (st) return st;
-        row(s, i ? "continuous" : "static", &d, &v, base);
-        if (i == 0) base = per_chip(&v, &d);
+    struct way w[4] = {{.base = true}};
+    for (int i = 0; i < 4; i++) {
+        bool mixed = i >= 2;
+        w[i].d = (struct bed){"b200", b200_tp4, 8192, 2048, 1024, 32, 8, mixed ? 0.1 : 1};
+        w[i].scheduling = i % 2 ? SY_CONTINUOUS : SY_STATIC;
+        w[i].base = i % 2 == 0;
+        snprintf(w[i].name, sizeof w[i].name, "%s, %s", mixed ? "lengths from a tenth on" : "equal lengths",
+                 i % 2 ? "continuous" : "static");
     }
-    return st;
+    return table(s, "Static against continuous batching on 4 B200, Qwen3.5-397B fp8, 2048 in, 1024 out, 32 users", w,
+                 4);
 }
 
 static sy_status chunks(struct study *s)
 {
-    struct bed d = {"tpu_v7", "fp8", {.chips = 4, .tp = 1, .dp = 8, .pp = 1, .expert_parallel = true},
-                    256,      8192,  1024,
-                    128,      256,   0.8};
-    struct sy_timer t;
-    sy_status st = timer_of(s, &d, &t);
-    double base = 0;
-    head(s, "tokens of a rank's step on 4 TPU v7 (8 ranks), Qwen3.5-397B fp8, 8k1k, 128 users");
-    for (d.chunk = 256; d.chunk <= 4096 && !st; d.chunk *= 2) {
-        char name[32];
-        struct sy_sim_opt o = usual(&d, &t);
-        struct sy_sim_seen v;
-        st = run(s, &d, &o, &v);
-        if (st) return st;
-        snprintf(name, sizeof name, "%d", d.chunk);
-        row(s, name, &d, &v, base);
-        if (d.chunk == 256) base = per_chip(&v, &d);
+    struct way w[10] = {{.base = true}};
+    for (int i = 0; i < 10; i++) {
+        bool tpu = i < 5;
+        int32_t chunk = (tpu ? 256 : 1024) << i % 5;
+        w[i].d = (struct bed){tpu ? "tpu_v7" : "b200", tpu ? v7_dp8 : b200_tp4, chunk, 8192, 1024, 128, 6, 0.8};
+        w[i].base = i % 5 == 0;
+        snprintf(w[i].name, sizeof w[i].name, "%s, %d", tpu ? "4 TPU v7, 8 ranks" : "4 B200", chunk);
     }
-    return st;
+    return table(s, "Tokens of a rank's step, Qwen3.5-397B fp8, 8k1k, 128 users", w, 10);
 }
 
 static sy_status speculation(struct study *s)
 {
-    sy_status st = SY_OK;
-    head(s, "speculative decoding on 4 B200, Qwen3.5-397B fp8, 8k1k, published acceptance lengths (thinking on)");
-    for (int32_t users = 4; users <= 64 && !st; users *= 4) {
-        struct bed d = {"b200", "fp8",     {.chips = 4, .tp = 4, .dp = 1, .pp = 1, .expert_parallel = false},
-                        8192,   8192,      1024,
-                        users,  3 * users, 0.8};
-        struct sy_timer t;
-        double base = 0;
-        st = timer_of(s, &d, &t);
-        for (int32_t drafted = 0; drafted <= 5 && !st; drafted += drafted ? 2 : 1) {
-            char name[384];
-            struct sy_sim_opt o = usual(&d, &t);
-            struct sy_sim_seen v;
-            o.drafted = drafted;
-            o.accepted = s->card.accepted[drafted];
-            o.chunk = d.chunk + users * drafted;
-            st = run(s, &d, &o, &v);
-            if (st) return st;
-            snprintf(name, sizeof name, "%d users, %d drafted, %.2f accepted", users, drafted, o.accepted);
-            row(s, name, &d, &v, base);
-            if (drafted == 0) base = per_chip(&v, &d);
-        }
+    static const int32_t drafted[] = {0, 1, 3, 5};
+    struct way w[12] = {{.base = true}};
+    for (size_t i = 0; i < SY_COUNT(w); i++) {
+        int32_t users = 4 << 2 * (i / SY_COUNT(drafted)), n = drafted[i % SY_COUNT(drafted)];
+        w[i].d = (struct bed){"b200", b200_tp4, 8192 + users * n, 8192, 1024, users, 6, 0.8};
+        w[i].drafted = n;
+        w[i].base = n == 0;
+        snprintf(w[i].name, sizeof w[i].name, "%d users, %d drafted, %.2f accepted", users, n, s->card.accepted[n]);
     }
-    return st;
+    return table(s,
+                 "Speculative decoding on 4 B200, Qwen3.5-397B fp8, 8k1k, published acceptance lengths (coding, "
+                 "thinking on)",
+                 w, SY_COUNT(w));
 }
 
-/* Chips that only prefill and chips that only decode, each in closed form; the split that wastes least. */
+/* ---- in closed form ----------------------------------------------------------------------------------------------
+ */
+
+/* Replicas that only prefill and replicas that only decode; the split of chips that wastes least. */
 static sy_status disaggregation(struct study *s)
 {
-    struct bed d = {"b200", "fp8", {.chips = 4, .tp = 4, .dp = 1, .pp = 1, .expert_parallel = false},
-                    8192,   8192,  1024,
-                    64,     0,     0.8};
-    struct sy_timer t;
-    sy_status st = timer_of(s, &d, &t);
+    struct bed d = {"b200", b200_tp4, 8192, 8192, 1024, 64, 0, 0.8};
+    struct sy_placed at;
+    sy_status st = place(s, &d, &at);
     if (st) return st;
-    double in = d.in * 0.9, out = d.out * 0.9;
-    sy_buf_printf(
+    const struct sy_timer *t = &at.timer;
+    double in = d.in * 0.9, out = d.out * 0.9, chips = t->layout.chips;
+    sy_buf_text(
         &s->b,
-        "prefill and decode on replicas of their own (4 B200 each), Qwen3.5-397B fp8, 8k1k, closed form; KV moves "
-        "at the scale-out rate\n\n%-34s %9s %9s %9s %9s\n",
-        "", "tok/s/chp", "TPOT ms", "TTFT s", "prefill share");
+        "Prefill and decode on replicas of their own (4 B200 each), Qwen3.5-397B fp8, 8k1k; keys move at the "
+        "scale-out rate\n\n| | tokens/s/chip | TPOT ms | TTFT s | chips that prefill |\n|---|--:|--:|--:|--:|\n");
     for (int32_t users = 16; users <= 256; users *= 4) {
         double mixed[SY_METRIC_COUNT], alone[SY_METRIC_COUNT], prompt[SY_METRIC_COUNT];
         struct sy_load_spec l = {.in = in, .out = out, .conc = users, .chunk = d.chunk, .accepted = 1};
-        sy_fluid(&t, &l, mixed);
         struct sy_load_spec dec = {
             .kind = SY_LOAD_DECODE, .in = in + out / 2, .out = 1, .conc = users, .chunk = d.chunk, .accepted = 1};
         struct sy_load_spec pre = {.kind = SY_LOAD_PREFILL, .in = in, .conc = 1, .chunk = d.chunk, .accepted = 1};
-        sy_fluid(&t, &dec, alone);
-        sy_fluid(&t, &pre, prompt);
-        double move =
-            in * sy_timer_fit(&t, 1, in).per_token * t.layout.tp / (t.chip.scale_out_bytes_s * t.layout.chips);
-        double served = alone[SY_METRIC_OUT] * 4 / out,
-               filled = prompt[SY_METRIC_TPUT] * 4 / in; /* requests/s of a replica */
-        double share = served / (served + filled), both = served * (1 - share) * (in + out) / 4;
-        sy_buf_printf(&s->b, "%3d users, together                %9.0f %9.2f %9.2f %9s\n", users,
-                      mixed[SY_METRIC_TPUT], 1e3 * mixed[SY_METRIC_TPOT], mixed[SY_METRIC_TTFT], "-");
-        sy_buf_printf(&s->b, "%3d decoding, apart                %9.0f %9.2f %9.2f %8.0f%%\n", users, both,
+        sy_fluid(t, &l, mixed);
+        sy_fluid(t, &dec, alone);
+        sy_fluid(t, &pre, prompt);
+        double move = in * sy_timer_fit(t, 1, in).per_token * t->layout.tp / (t->chip.scale_out_bytes_s * chips);
+        double served = alone[SY_METRIC_OUT] * chips / out; /* requests/s of a replica */
+        double filled = prompt[SY_METRIC_TPUT] * chips / in;
+        double share = served / (served + filled), both = served * (1 - share) * (in + out) / chips;
+        sy_buf_printf(&s->b, "| %d users a replica, together | %.0f | %.2f | %.2f | |\n", users,
+                      mixed[SY_METRIC_TPUT], 1e3 * mixed[SY_METRIC_TPOT], mixed[SY_METRIC_TTFT]);
+        sy_buf_printf(&s->b, "| %d decoding, apart | %.0f | %.2f | %.2f | %.0f %% |\n", users, both,
                       1e3 * alone[SY_METRIC_TPOT], prompt[SY_METRIC_TTFT] + move, 100 * share);
     }
+    said_of(s, "estimated in closed form, without queues", at.reach);
     return SY_OK;
 }
 
 /* What a tier of slower memory behind the cache is worth: prompts found there are loaded, not computed. */
 static sy_status tiers(struct study *s)
 {
-    struct bed d = {"b200", "fp8", {.chips = 4, .tp = 4, .dp = 1, .pp = 1, .expert_parallel = false},
-                    8192,   32768, 512,
-                    32,     0,     0.8};
     static const struct {
         const char *name;
-        double hit, bytes_s;
-    } tier[] = {{"none, everything computed", 0, 0},
-                {"device memory holds half", 0.5, 0},
-                {"and host memory the rest, 50 GB/s", 0.9, 50e9},
-                {"and a disk the rest, 6 GB/s", 0.9, 6e9}};
-    struct sy_timer t;
-    sy_status st = timer_of(s, &d, &t);
+        double hit, slow, bytes_s; /* share of a prompt known at all, and from the tier at bytes_s */
+    } tier[] = {{"nothing is kept", 0, 0, 0},
+                {"device memory knows half", 0.5, 0, 0},
+                {"and host memory 40 % more, 50 GB/s a chip", 0.9, 0.4, 50e9},
+                {"and a disk 40 % more, 6 GB/s a chip", 0.9, 0.4, 6e9},
+                {"and a store over the network 40 % more, 1 GB/s a chip", 0.9, 0.4, 1e9}};
+    struct bed d = {"b200", b200_tp4, 8192, 32768, 512, 32, 0, 0.8};
+    struct sy_placed at;
+    sy_status st = place(s, &d, &at);
     if (st) return st;
-    sy_buf_printf(
-        &s->b,
-        "tiers of cache behind 4 B200, Qwen3.5-397B fp8, sessions of 32k in, 512 out, 32 users, closed form; the "
-        "load of what a tier has is charged to the request\n\n%-34s %9s %9s %9s\n",
-        "", "tok/s/chp", "TTFT s", "E2E s");
+    const struct sy_timer *t = &at.timer;
+    sy_buf_text(&s->b,
+                "Tiers of cache behind 4 B200, Qwen3.5-397B fp8, sessions of 32k in, 512 out, 32 users; loading is "
+                "charged to the request\n\n| | tokens/s/chip | TTFT s | E2E s |\n|---|--:|--:|--:|\n");
     for (size_t i = 0; i < SY_COUNT(tier); i++) {
         double metric[SY_METRIC_COUNT], in = d.in * 0.9;
         struct sy_load_spec l = {
             .in = in, .out = d.out * 0.9, .conc = d.users, .chunk = d.chunk, .accepted = 1, .hit = tier[i].hit};
-        sy_fluid(&t, &l, metric);
-        double moved =
-            (tier[i].hit > 0.5 ? tier[i].hit - 0.5 : 0) * in * sy_timer_fit(&t, 1, in).per_token * t.layout.tp;
-        double wait =
-            tier[i].bytes_s > 0 ? moved / tier[i].bytes_s * d.users / 4 : 0; /* links are shared by those who load */
+        sy_fluid(t, &l, metric);
+        double bytes = tier[i].slow * in * sy_timer_fit(t, 1, in).per_token * t->layout.tp;
+        double wait = tier[i].bytes_s > 0 ? bytes / (tier[i].bytes_s * t->layout.chips) : 0;
         double e2e = metric[SY_METRIC_E2E] + wait;
-        sy_buf_printf(&s->b, "%-34s %9.0f %9.2f %9.2f\n", tier[i].name,
+        sy_buf_printf(&s->b, "| %s | %.0f | %.2f | %.2f |\n", tier[i].name,
                       metric[SY_METRIC_TPUT] * metric[SY_METRIC_E2E] / e2e, metric[SY_METRIC_TTFT] + wait, e2e);
     }
+    said_of(s, "estimated in closed form, without queues", at.reach);
     return SY_OK;
 }
 
@@ -267,23 +254,23 @@ static const struct {
 sy_status sy_plan_study(struct sy_args *a, struct sy_err *err)
 {
     struct study s = {.a = a, .err = err};
-    const char *name = sy_arg_text(a, "study");
-    bool any = false;
+    const char *name = a->n_operand > 1 ? a->operand[1] : "all";
+    size_t only = 0;
+    while (only < SY_COUNT(studies) && strcmp(name, studies[only].name)) only++;
+    if (only == SY_COUNT(studies) && strcmp(name, "all"))
+        return sy_fail(err, SY_EARG,
+                       "plan study: expected balance, batching, chunks, speculation, disaggregation, tiers or all, "
+                       "found '%.40s'",
+                       name);
     sy_status st = sy_plan_calibration(a, &s.calibration, err);
     if (st) return st;
     sy_buf_init(&s.b, &a->app->env, 0);
     st = sy_card_find(&a->app->env, "qwen3.5-397b-a17b", &s.card, err);
     for (size_t i = 0; i < SY_COUNT(studies) && !st; i++) {
-        if (strcmp(name, "all") && strcmp(name, studies[i].name)) continue;
-        if (any) sy_buf_text(&s.b, "\n");
-        any = true;
+        if (only < SY_COUNT(studies) && i != only) continue;
+        if (s.b.len) sy_buf_char(&s.b, '\n');
         st = studies[i].run(&s);
     }
-    if (!st && !any)
-        st = sy_fail(err, SY_EARG,
-                     "--study: expected balance, batching, chunks, speculation, disaggregation, tiers or all, "
-                     "found '%.40s'",
-                     name);
     if (!st) st = sy_report_write(&s.b, "-", err);
     sy_buf_release(&s.b);
     sy_calibration_release(&s.calibration);
