@@ -169,7 +169,7 @@ def test_sweep_simulated():
             assert r["figures"].startswith("simulated; predicted") and r["physicalChips"] == 4 and r["usd_per_mtok_total"] > 0
             # physical chips divide: a TPU v7 of two devices is one chip, however its ranks are laid out
             assert r["tp"] * r["dp"] == 4 * (2 if r["hw"] == "tpu_v7" else 1)
-            assert abs(r["tput_per_gpu"] * 4 / r["total_token_throughput"] - 1) < 1e-9
+            assert abs(r["tput_per_gpu"] * 4 / r["total_token_throughput"] - 1) < 1e-5
         with open(page) as f:
             assert f.read().count("<canvas") == 5
         assert "equal interactivity" in ok("bench", "compare", out, out).decode()

@@ -1,4 +1,5 @@
-/* sweep.c - every configuration under every load: real servers, each started anew, or the simulator in their place. */
+/* sweep.c - every configuration under every load: real servers, each started anew, or the simulator in their place.
+ */
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -157,7 +158,8 @@ static sy_status real(struct sy_args *a, const struct sy_grid *g, struct sy_swee
                       struct sy_err *err)
 {
     if (sy_arg_given(a, "url")) {
-        if (g->n) return sy_fail(err, SY_EARG, "--vary: a server that runs cannot be varied; give -m instead of --url");
+        if (g->n)
+            return sy_fail(err, SY_EARG, "--vary: a server that runs cannot be varied; give -m instead of --url");
         return measure(a, sy_arg_text(a, "url"), sy_arg_text(a, "url"), row, n, err);
     }
     sy_status st = SY_OK;
@@ -257,10 +259,11 @@ sy_status sy_sweep_report(struct sy_args *a, const char *about, const struct sy_
     struct sy_report_point *p = sy_arena_array(&a->arena, n + 1, sizeof *p);
     if (!p) return sy_fail(err, SY_ENOMEM, "no memory for the report");
     snprintf(title, sizeof title, "%.100s: speed and cost", n && row[0].says.model ? row[0].says.model : "model");
-    snprintf(text, sizeof text,
-             "%.300s\nup to %lld tokens in, %lld out; throughputs and costs are of prompt and answer tokens together, "
-             "per physical chip.\nLines join what no other point of the same name beats in both axes.",
-             about, (long long)sy_arg_int(a, "input-len"), (long long)sy_arg_int(a, "output-len"));
+    snprintf(
+        text, sizeof text,
+        "%.300s\nup to %lld tokens in, %lld out; throughputs and costs are of prompt and answer tokens together, "
+        "per physical chip.\nLines join what no other point of the same name beats in both axes.",
+        about, (long long)sy_arg_int(a, "input-len"), (long long)sy_arg_int(a, "output-len"));
     for (size_t i = 0; i < n; i++) {
         const struct sy_sweep_row *r = &row[i];
         double tput = per_chip(r);
@@ -293,9 +296,10 @@ sy_status sy_bench_sweep(struct sy_args *a, struct sy_err *err)
     bool simulated = sy_arg_given(a, "model-card") || !strncmp(sy_arg_text(a, "backend"), "sim:", 4);
     sy_status st = sy_serving_check(a, err);
     if (!st && !sy_arg_given(a, "url") && !sy_arg_given(a, "model") && !sy_arg_given(a, "model-card"))
-        st = sy_fail(err, SY_EARG,
-                     "bench sweep: expected --url of a server, -m MODEL to start servers of, or --backend sim:CHIP with "
-                     "-m or --model-card");
+        st = sy_fail(
+            err, SY_EARG,
+            "bench sweep: expected --url of a server, -m MODEL to start servers of, or --backend sim:CHIP with "
+            "-m or --model-card");
     if (!st) st = sy_grid_read(a, &g, err);
     if (!st) st = simulated ? sy_sweep_simulated(a, &g, &row, &n, err) : real(a, &g, &row, &n, err);
     if (!st) st = mark(a, row, n, err);

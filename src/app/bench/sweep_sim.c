@@ -33,7 +33,8 @@ static sy_status read_backend(struct sim *s, struct sy_err *err)
 {
     const char *name = sy_arg_text(s->a, "backend");
     if (strncmp(name, "sim:", 4) || !name[4])
-        return sy_fail(err, SY_EARG, "bench sweep: a model card needs --backend sim:CHIP or sim:CHIPxN, found '%.60s'", name);
+        return sy_fail(err, SY_EARG,
+                       "bench sweep: a model card needs --backend sim:CHIP or sim:CHIPxN, found '%.60s'", name);
     const char *times = strrchr(name + 4, 'x');
     char *end = NULL;
     long n = times && times[1] >= '1' && times[1] <= '9' ? strtol(times + 1, &end, 10) : 1;
@@ -163,33 +164,34 @@ static sy_status one_config(struct sim *s, const struct sy_grid *g, size_t point
         st = one_load(s, &c, &at, (int32_t)s->users[i], &v, err);
         if (st) break;
         struct sy_sweep_row *r = &s->row[s->n++];
-        *r = (struct sy_sweep_row){
-            .says = {.model = s->card.name,
-                     .hw = name,
-                     .framework = at.group ? at.group->framework : NULL,
-                     .precision = s->precision,
-                     .configuration = label,
-                     .figures = figures,
-                     .chips = c.chips,
-                     .tp = where.layout.tp,
-                     .ep = where.layout.expert_parallel ? where.layout.tp * where.layout.dp : 1,
-                     .dp = where.layout.dp,
-                     .pp = 1,
-                     .price = {price, c.chips}},
-            .seen = {.concurrency = s->users[i],
-                     .duration_s = v.seconds,
-                     .n_request = (int64_t)v.n_request,
-                     .n_done = (int64_t)v.n_request,
-                     .n_in = (int64_t)v.in_tok,
-                     .n_out = (int64_t)v.out_tok,
-                     .ttft = v.ttft,
-                     .tpot = v.tpot,
-                     .e2e = v.e2e},
-            .series = name,
-            .watts = chip.all_in_w > 0 ? chip.all_in_w : NAN};
+        *r =
+            (struct sy_sweep_row){.says = {.model = s->card.name,
+                                           .hw = name,
+                                           .framework = at.group ? at.group->framework : NULL,
+                                           .precision = s->precision,
+                                           .configuration = label,
+                                           .figures = figures,
+                                           .chips = c.chips,
+                                           .tp = where.layout.tp,
+                                           .ep = where.layout.expert_parallel ? where.layout.tp * where.layout.dp : 1,
+                                           .dp = where.layout.dp,
+                                           .pp = 1,
+                                           .price = {price, c.chips}},
+                                  .seen = {.concurrency = s->users[i],
+                                           .duration_s = v.seconds,
+                                           .n_request = (int64_t)v.n_request,
+                                           .n_done = (int64_t)v.n_request,
+                                           .n_in = (int64_t)v.in_tok,
+                                           .n_out = (int64_t)v.out_tok,
+                                           .ttft = v.ttft,
+                                           .tpot = v.tpot,
+                                           .e2e = v.e2e},
+                                  .series = name,
+                                  .watts = chip.all_in_w > 0 ? chip.all_in_w : NAN};
         r->point = sy_serving_point(&r->seen);
-        fprintf(f, "%s, %g users: %.1f tokens/s/chip, TPOT %.2f ms, TTFT %.2f s, p99 %.2f s; %s\n", label, s->users[i],
-                (v.in_tok + v.out_tok) / v.seconds / c.chips, 1e3 * v.tpot.median, v.ttft.median, v.ttft.p99, figures);
+        fprintf(f, "%s, %g users: %.1f tokens/s/chip, TPOT %.2f ms, TTFT %.2f s, p99 %.2f s; %s\n", label,
+                s->users[i], (v.in_tok + v.out_tok) / v.seconds / c.chips, 1e3 * v.tpot.median, v.ttft.median,
+                v.ttft.p99, figures);
         fflush(f);
     }
     return st;
@@ -210,19 +212,22 @@ sy_status sy_sweep_simulated(struct sy_args *a, const struct sy_grid *g, struct 
 {
     struct sim s = {.a = a};
     if (sy_arg_given(a, "url") || sy_arg_given(a, "rate") || sy_arg_given(a, "trace") || sy_arg_given(a, "dataset"))
-        return sy_fail(err, SY_EARG, "bench sweep: --url, --rate, --trace and --dataset mean nothing to a simulation; "
-                                     "'systole plan --workload trace:FILE' takes a trace");
+        return sy_fail(err, SY_EARG,
+                       "bench sweep: --url, --rate, --trace and --dataset mean nothing to a simulation; "
+                       "'systole plan --workload trace:FILE' takes a trace");
     sy_status st = read_backend(&s, err);
     if (!st) st = sy_plan_card(a, &s.card, &s.precision, err);
     if (!st) st = sy_prices_open(&a->app->env, sy_arg_text(a, "tco"), &s.prices, err);
     if (!st)
-        st = sy_bench_list(a, "concurrency", sy_arg_text(a, "concurrency"), 1, 65536, true, &s.users, &s.n_users, err);
+        st =
+            sy_bench_list(a, "concurrency", sy_arg_text(a, "concurrency"), 1, 65536, true, &s.users, &s.n_users, err);
     if (!st && !(s.row = sy_arena_array(&a->arena, g->n_point * s.n_users, sizeof *s.row)))
         st = sy_fail(err, SY_ENOMEM, "no memory for %zu points", g->n_point * s.n_users);
     if (!st) st = open_calibration(&s, err);
     for (size_t i = 0; i < g->n_point && !st; i++) st = one_config(&s, g, i, err);
     sy_calibration_release(&s.calibration);
-    if (!st && s.n == 0) return sy_fail(err, SY_ENOMEM, "nothing fits: no configuration holds the model and its sequences");
+    if (!st && s.n == 0)
+        return sy_fail(err, SY_ENOMEM, "nothing fits: no configuration holds the model and its sequences");
     *row = s.row;
     *n = s.n;
     return st;

@@ -100,12 +100,13 @@ sy_status sy_plan_card(struct sy_args *a, struct sy_card *card, const char **pre
 {
     const char *name = sy_arg_text(a, "model-card"), *model = sy_arg_text(a, "model");
     if (!name == !model)
-        return sy_fail(err, SY_EARG, "plan: expected --model-card NAME or -m MODEL, found %s; 'systole plan list' shows cards",
+        return sy_fail(err, SY_EARG,
+                       "plan: expected --model-card NAME or -m MODEL, found %s; 'systole plan list' shows cards",
                        name ? "both" : "none");
     *precision = "fp8";
     *card = (struct sy_card){0};
-    sy_status st = model ? read_checkpoint(a, model, card, precision, err)
-                         : sy_card_find(&a->app->env, name, card, err);
+    sy_status st =
+        model ? read_checkpoint(a, model, card, precision, err) : sy_card_find(&a->app->env, name, card, err);
     if (sy_arg_given(a, "precision")) *precision = sy_arg_text(a, "precision");
     return st;
 }
@@ -123,8 +124,7 @@ static sy_status read_afd(struct sy_asked *p, struct sy_err *err)
     double *count = sy_arena_array(&p->a->arena, 1, sizeof *count);
     if (!count) return sy_fail(err, SY_ENOMEM, "no memory for --afd");
     count[0] = (double)(n[0] + n[1]);
-    if (sy_arg_given(p->a, "chips") && (p->o.n_count != 1 || p->o.count[0] != count[0]) &&
-        sy_arg_given(p->a, "chip"))
+    if (sy_arg_given(p->a, "chips") && (p->o.n_count != 1 || p->o.count[0] != count[0]) && sy_arg_given(p->a, "chip"))
         return sy_fail(err, SY_EARG, "--afd %s: makes %g chips, but --chips says '%.40s'", text, count[0],
                        sy_arg_text(p->a, "chips"));
     for (int i = 0; i < 2; i++) p->o.afd[i] = (int32_t)n[i];

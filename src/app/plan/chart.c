@@ -38,13 +38,14 @@ sy_status sy_plan_chart(const struct sy_asked *p, struct sy_err *err)
     const char *slo = sy_arg_text(p->a, "slo");
     char title[160], about[1200];
     snprintf(title, sizeof title, "%s: what a million tokens costs", p->card.name);
-    snprintf(about, sizeof about,
-             "%s, %.0f tokens in, %.0f out, prices '%s'. %zu configurations, costed from the model's %s.\nNothing here "
-             "is measured: figures are simulated, or estimated by the simulator's closed form, with constants fitted to "
-             "%zu measured points; each says how far its prediction reaches and how far off such predictions were (%d %% "
-             "of them, on points not used).\nLines join what no other configuration of the same chip beats in both axes.",
-             p->o.precision, p->o.in, p->o.out, p->prices.name, f->n, p->card.from, p->calibration.points.n,
-             SY_BAND_CLAIM);
+    snprintf(
+        about, sizeof about,
+        "%s, %.0f tokens in, %.0f out, prices '%s'. %zu configurations, costed from the model's %s.\nNothing here "
+        "is measured: figures are simulated, or estimated by the simulator's closed form, with constants fitted to "
+        "%zu measured points; each says how far its prediction reaches and how far off such predictions were (%d %% "
+        "of them, on points not used).\nLines join what no other configuration of the same chip beats in both axes.",
+        p->o.precision, p->o.in, p->o.out, p->prices.name, f->n, p->card.from, p->calibration.points.n,
+        SY_BAND_CLAIM);
     struct sy_report_point *point = sy_arena_array(&p->a->arena, f->n + 1, sizeof *point);
     if (!point) return sy_fail(err, SY_ENOMEM, "no memory for the report");
     struct sy_report r = {.title = title,
