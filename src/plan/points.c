@@ -182,6 +182,11 @@ static sy_status read_point(const struct sy_env *env, const struct sy_json *o, c
     return p->why_not[0] ? SY_OK : read_card(env, NULL, p);
 }
 
+struct compiled { /* what `compile --json` says of all its programs; 0: not said */
+    double block_len;
+    int32_t tp, dp;
+};
+
 /* ---- results of our own benchmarks -------------------------------------------------------------------------------
  */
 
@@ -255,31 +260,36 @@ static sy_status offline_row(const struct sy_env *env, struct sy_jread *r, const
 
 /* A program of `compile --json`: one step of so many tokens, as long as the compiler's cycles say. */
 static sy_status compiled_row(const struct sy_env *env, struct sy_jread *r, const struct sy_machine *m,
-                              double block_len, struct sy_points *out)
+                              const struct compiled *c, struct sy_points *out)
 {
     double tok = sy_jread_num(r, "tokens", 1, 1e7), seq = sy_jread_num(r, "sequences", 1, 1e6);
-    double blocks = sy_jread_num(r, "blocks", 1, 1e7), step = sy_jread_num(r, "estimated_s", 1e-9, 1e4);
+    double blocks = sy_jread_num(r, "blocks", 1, 1e7), step = sy_jread_num(r, "estimated_s", 0, 1e4);
+    if (!r->st && step <= 0) /* compilers of GPUs tell no cycles */
+        sy_jread_refuse(r, SY_EARG, "'estimated_s': this compiler estimates no time, so there is nothing to fit to");
     if (r->st) return r->st;
     bool decode = tok == seq;
-    struct sy_measured p =
-        own_point(m, decode ? "decode" : "prefill", decode ? (int32_t)seq : 1, decode ? blocks * block_len : tok, 0);
+    struct sy_measured p = own_point(m, decode ? "decode" : "prefill", decode ? (int32_t)seq : 1,
+                                     decode ? blocks * c->block_len : tok, 0);
     p.date = "estimated";
     p.framework = p.source = "compiler";
     p.kind = decode ? SY_LOAD_DECODE : SY_LOAD_PREFILL;
+    if (c->tp > 0) p.tp = c->tp;
+    if (c->dp > 0) p.dp = c->dp;
     if (!decode) p.chunk = (int32_t)tok;
     p.metric[decode ? SY_METRIC_OUT : SY_METRIC_TPUT] = tok / step / m->chips;
     return push(out, r, env, m, &p);
 }
 
 static sy_status read_result(const struct sy_env *env, const struct sy_json *o, const char *where,
-                             const struct sy_machine *m, double block_len, struct sy_points *out, struct sy_err *err)
+                             const struct sy_machine *m, const struct compiled *c, struct sy_points *out,
+                             struct sy_err *err)
 {
     struct sy_jread r = {.obj = o, .where = where, .err = err};
     if (!m)
         return sy_fail(err, SY_EARG,
                        "%s: a result of one's own needs --chip, --precision and --model-card or -m: what it ran on",
                        where);
-    if (block_len > 0) return compiled_row(env, &r, m, block_len, out);
+    if (c) return compiled_row(env, &r, m, c, out);
     return sy_jread_has(&r, "batch") ? offline_row(env, &r, m, out) : serve_row(env, &r, m, out);
 }
 
@@ -313,7 +323,12 @@ sy_status sy_points_text(const struct sy_env *env, const char *where, const char
     if (st) return sy_while(err, st, "%s", where);
     const struct sy_json *list = sy_json_get(root, "points"), *results = sy_json_get(root, "results");
     const struct sy_json *buckets = sy_json_get(root, "buckets");
-    double block_len = buckets ? sy_json_number(sy_json_get(root, "block_size"), 32) : 0;
+    struct sy_jread top = {.obj = root, .where = where, .err = err};
+    struct compiled compiled = {32, 0, 0};
+    if (buckets)
+        compiled = (struct compiled){.block_len = (double)sy_jread_int_or(&top, "block_size", 32, 1, 1 << 20),
+                                     .tp = (int32_t)sy_jread_int_or(&top, "tp", 0, 0, 1 << 16),
+                                     .dp = (int32_t)sy_jread_int_or(&top, "dp_attention", 0, 0, 1 << 16)};
     bool own = !list && (results || buckets);
     if (own) list = results ? results : buckets;
     size_t more = sy_json_len(list);
@@ -324,13 +339,14 @@ sy_status sy_points_text(const struct sy_env *env, const char *where, const char
                        POINT_MAX);
     }
     st = make_room(env, out, 2 * more, root, err);
+    if (!st) st = top.st;
     for (size_t i = 0; i < more && !st; i++) {
         char here[160];
         const struct sy_json *o = sy_json_at(list, i);
         const char *id = sy_json_text(sy_json_get(o, "id"));
         snprintf(here, sizeof here, "%.80s: point %zu (%.24s)", where, i, id ? id : "no id");
         if (own) {
-            st = read_result(env, o, here, machine, block_len, out, err);
+            st = read_result(env, o, here, machine, buckets ? &compiled : NULL, out, err);
             continue;
         }
         st = read_point(env, o, here, &out->at[out->n], err);

@@ -306,7 +306,7 @@ static sy_status simulate_trace(struct search *s, struct sy_candidate *c, struct
                             .chunk = c->chunk,
                             .seq_max = c->users / c->timer.layout.dp + 1,
                             .ctx_len = o->trace_ctx + 32,
-                            .block_len = 64,
+                            .block_len = o->hit > 0 ? 1024 : 64, /* prefixes are shared by whole blocks */
                             .memory_share = o->memory_share,
                             .accepted = 1,
                             .prefix_cache = o->hit <= 0, /* else the share is given, and texts are not looked at */

@@ -131,6 +131,7 @@ void aot_print_json(const struct aot_job *j, struct sy_buf *out)
     sy_jout_bool(&o, "experts", j->opt.shard.experts);
     sy_jout_num(&o, "hbm_bytes", t->hbm_bytes);
     sy_jout_int(&o, "kv_blocks", j->opt.cache.n_block);
+    sy_jout_int(&o, "block_size", j->opt.cache.block_len);
     sy_jout_text(&o, "figures", "estimates of a compiler, not measured");
     sy_jout_text(&o, "stored", j->store);
     sy_jout_open(&o, "buckets", '[');
