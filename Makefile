@@ -165,7 +165,7 @@ SLOW     = TEST_SECONDS=$${TEST_SECONDS:-900} SOAK_SECONDS=20
 SAN_E2E := $(filter-out $(addprefix test/e2e/,docs.sh pjrt.py pjrt_models.py real.py serve_openai.py serve_schema.py studies.py),$(E2E))
 check-san:
 	@$(SUB) MODE=san O=build/san test-programs
-	@$(SAN_ENV) $(SLOW) SYSTOLE=build/san/systole SYSTOLE_TEST_SLOWER=10 \
+	@$(SAN_ENV) $(SLOW) GOLDEN_ROTATE=1 SYSTOLE=build/san/systole SYSTOLE_TEST_SLOWER=10 \
 	  tools/check.sh build/san/log $(call unit,build/san,$(UNIT_SRC)) $(SAN_E2E)
 THREADED := $(filter test/unit/cpu_pool.c test/unit/engine_% test/unit/serve_% test/unit/text_tokenizer.c,$(UNIT_SRC))
 THREADED_E2E := $(addprefix test/e2e/,chat.py serve_api.py serve_http.py serve_stress.py)

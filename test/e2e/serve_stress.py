@@ -238,7 +238,7 @@ class Soak:
 
 def test_soak():
     seconds, model = float(os.environ.get("SOAK_SECONDS", "60")), os.environ.get("SOAK_MODEL")
-    memory = ("--kv-memory", "48M", "--swap-memory", "16M") if model else ("--kv-memory", "1M", "--kv-dtype", "f32", "--swap-memory", "256K")
+    memory = ("--kv-memory", "16M", "--swap-memory", "8M") if model else ("--kv-memory", "1M", "--kv-dtype", "f32", "--swap-memory", "256K")
     limits = ("--idle-timeout", 5 * lib.SLOWER, "--header-timeout", 2 * lib.SLOWER)  # no client of a slow machine may meet them
     with Server("--max-seqs", 64, *memory, "--block-size", 16, *limits, model=model) as s:
         patience = 300 if model else 30
