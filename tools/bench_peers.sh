@@ -10,8 +10,8 @@
 # serve:   output tokens/s and TTFT by concurrency, through HTTP, with the same client.
 # gap:     four streams while a long prompt arrives every second: the worst gap between their tokens.
 # SYSTOLE (build/release/systole), PEER_MODEL (MODEL), THREADS (2), RUNS (5), CPUS ("0 1", where peers are pinned),
-# INPUT (512; serve 128), OUTPUT (64; serve 128), BATCH ("1 8 64"), CONCURRENCY ("1 16 64"), PORT (18080, and the next),
-# OURS, PEER: further flags of the two servers.
+# INPUT (512; serve 128), OUTPUT (64; serve 128), BATCH ("1 8 64"), CONCURRENCY ("1 4 16 64"), REQUESTS (of each user; 10),
+# PORT (18080, and the next), OURS, PEER: further flags of the two servers.
 set -eu
 mode=${1:-offline}
 ours=${SYSTOLE:-build/release/systole}
@@ -118,8 +118,8 @@ both() {
 
 # load WHO AT RUN CONCURRENCY INPUT OUTPUT: one run of the client
 load() {
-    "$ours" bench serve --url "http://127.0.0.1:$2" --concurrency "$4" --input-len "$5" --output-len "$6" --seed "$3" \
-        --json "$tmp/load.json" > /dev/null
+    "$ours" bench serve --url "http://127.0.0.1:$2" --concurrency "$4" --num-prompts $(($4 * ${REQUESTS:-10})) \
+        --input-len "$5" --output-len "$6" --seed "$3" --json "$tmp/load.json" > /dev/null
     field "$tmp/load.json" 'doc["results"][0]["output_throughput"]' >> "$tmp/$1.$4.tok"
     field "$tmp/load.json" 'doc["results"][0]["median_ttft"] * 1e3' >> "$tmp/$1.$4.ttft50"
     field "$tmp/load.json" 'doc["results"][0]["p99_ttft"] * 1e3' >> "$tmp/$1.$4.ttft99"
@@ -128,17 +128,17 @@ load() {
 
 serve() {
     input=${INPUT:-128} output=${OUTPUT:-128} most=1
-    for c in ${CONCURRENCY:-1 16 64}; do [ "$c" -le "$most" ] || most=$c; done
+    for c in ${CONCURRENCY:-1 4 16 64}; do [ "$c" -le "$most" ] || most=$c; done
     both "$most" $((input + output + 32))
     for run in $(seq "$runs"); do
-        for c in ${CONCURRENCY:-1 16 64}; do
+        for c in ${CONCURRENCY:-1 4 16 64}; do
             note "run $run of $runs, concurrency $c"
             load o "$port" "$run" "$c" "$input" "$output"
             load p $((port + 1)) "$run" "$c" "$input" "$output"
         done
     done
     head_of "$(basename "$model") over HTTP, $threads threads, $input in / $output out"
-    for c in ${CONCURRENCY:-1 16 64}; do
+    for c in ${CONCURRENCY:-1 4 16 64}; do
         row "output tokens/s, concurrency $c" "$tmp/o.$c.tok" "$tmp/p.$c.tok" more
         row "TTFT p50 ms, concurrency $c" "$tmp/o.$c.ttft50" "$tmp/p.$c.ttft50" less
         row "TTFT p99 ms, concurrency $c" "$tmp/o.$c.ttft99" "$tmp/p.$c.ttft99" less
@@ -151,11 +151,12 @@ streams() {
     "$ours" bench serve --url "http://127.0.0.1:$2" --rate 1 --input-len "${INPUT:-2000}" --random-range 1 --output-len 1 \
         --num-prompts 600 --warmups 0 --seed "$3" > /dev/null 2>&1 &
     others=$!
-    "$ours" bench serve --url "http://127.0.0.1:$2" --concurrency 4 --num-prompts 8 --warmups 0 --input-len 32 \
+    "$ours" bench serve --url "http://127.0.0.1:$2" --concurrency 4 --num-prompts 4 --warmups 0 --input-len 32 \
         --output-len "${OUTPUT:-200}" --random-range 1 --seed "$3" --json "$tmp/load.json" > /dev/null
     kill $others 2> /dev/null || true
     wait $others 2> /dev/null || true
     field "$tmp/load.json" 'doc["results"][0]["p99.9_itl"] * 1e3' >> "$tmp/$1.gap"
+    field "$tmp/load.json" 'doc["results"][0]["median_ttft"] * 1e3' >> "$tmp/$1.ttft"
     field "$tmp/load.json" 'doc["results"][0]["output_throughput"]' >> "$tmp/$1.tok"
 }
 
@@ -168,6 +169,7 @@ gap() {
     done
     head_of "$(basename "$model"): four streams, a prompt of ${INPUT:-2000} tokens a second"
     row "gap between tokens of a stream, p99.9 ms" "$tmp/o.gap" "$tmp/p.gap" less
+    row "TTFT p50 of the streams, ms" "$tmp/o.ttft" "$tmp/p.ttft" less
     row "output tokens/s of the streams" "$tmp/o.tok" "$tmp/p.tok" more
 }
 

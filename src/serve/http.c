@@ -458,8 +458,9 @@ void http_completed(void *server, struct MHD_Connection *conn, void **req, enum 
     r->gone = true;
     if (r->call && r->in_engine) sy_call_cancel(r->call);
     write_log(r, why);
+    int status = r->status;
     pthread_mutex_unlock(&r->lock);
-    if (r->status >= 100 && r->status < 600) atomic_fetch_add(&s->n_status[r->status / 100], 1);
+    if (status >= 100 && status < 600) atomic_fetch_add(&s->n_status[status / 100], 1);
     if (r->counted) atomic_fetch_sub(&s->n_busy, 1);
     req_unref(r);
     *req = NULL;
