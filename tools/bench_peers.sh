@@ -11,7 +11,7 @@
 # gap:     four streams while a long prompt arrives every second: the worst gap between their tokens.
 # SYSTOLE (build/release/systole), PEER_MODEL (MODEL), THREADS (2), RUNS (5), CPUS ("0 1", where peers are pinned),
 # INPUT (512; serve 128), OUTPUT (64; serve 128), BATCH ("1 8 64"), CONCURRENCY ("1 4 16 64"), REQUESTS (of each user; 10),
-# PORT (18080, and the next), OURS, PEER: further flags of the two servers.
+# PORT (18080, and the next), OURS, PEER: further flags of the two servers, RAW: a folder that keeps each run's figures.
 set -eu
 mode=${1:-offline}
 ours=${SYSTOLE:-build/release/systole}
@@ -23,6 +23,8 @@ port=${PORT:-18080}
 GOMP_CPU_AFFINITY=${CPUS:-0 1}
 export GOMP_CPU_AFFINITY
 tmp=$(mktemp -d)
+raw=${RAW:-$tmp}
+mkdir -p "$raw"
 servers=
 cleanup() {
     for pid in $servers; do kill "$pid" 2> /dev/null || true; done
@@ -67,28 +69,28 @@ offline() {
         note "run $run of $runs"
         "$ours" bench offline -m "$model" -t "$threads" --batch 1 --input-len "$input" --output-len "$output" --repeat 1 \
             --seed "$run" --json "$tmp/o.json" > /dev/null
-        field "$tmp/o.json" 'doc["results"][0]["prefill_tok_s"]' >> "$tmp/o.prefill"
-        field "$tmp/o.json" 'doc["results"][0]["decode_tok_s"]' >> "$tmp/o.1"
-        field "$tmp/o.json" 'doc["results"][0]["bandwidth_share"]' >> "$tmp/o.share"
+        field "$tmp/o.json" 'doc["results"][0]["prefill_tok_s"]' >> "$raw/o.prefill"
+        field "$tmp/o.json" 'doc["results"][0]["decode_tok_s"]' >> "$raw/o.1"
+        field "$tmp/o.json" 'doc["results"][0]["bandwidth_share"]' >> "$raw/o.share"
         "$bench" -m "$peer_model" -t "$threads" -p "$input" -n "$output" -r 1 -o json > "$tmp/p.json" 2> /dev/null
-        field "$tmp/p.json" '[r["avg_ts"] for r in doc if r["n_gen"] == 0][0]' >> "$tmp/p.prefill"
-        field "$tmp/p.json" '[r["avg_ts"] for r in doc if r["n_gen"] > 0][0]' >> "$tmp/p.1"
+        field "$tmp/p.json" '[r["avg_ts"] for r in doc if r["n_gen"] == 0][0]' >> "$raw/p.prefill"
+        field "$tmp/p.json" '[r["avg_ts"] for r in doc if r["n_gen"] > 0][0]' >> "$raw/p.1"
         for batch in ${BATCH:-1 8 64}; do
             [ "$batch" != 1 ] || continue
             "$ours" bench offline -m "$model" -t "$threads" --batch "$batch" --input-len 128 --output-len "$output" \
                 --repeat 1 --seed "$run" --json "$tmp/o.json" > /dev/null
-            field "$tmp/o.json" 'doc["results"][0]["decode_tok_s"]' >> "$tmp/o.$batch"
+            field "$tmp/o.json" 'doc["results"][0]["decode_tok_s"]' >> "$raw/o.$batch"
             [ -n "${LLAMA_BATCHED_BENCH:-}" ] || continue
             # pinned, it ends without a word
             env -u GOMP_CPU_AFFINITY "$LLAMA_BATCHED_BENCH" -m "$peer_model" -t "$threads" -c $((batch * (128 + output))) -npp 128 -ntg "$output" \
                 -npl "$batch" --output-format jsonl 2> /dev/null | grep '^{' | tail -1 > "$tmp/p.json"
-            field "$tmp/p.json" 'doc["speed_tg"]' >> "$tmp/p.$batch"
+            field "$tmp/p.json" 'doc["speed_tg"]' >> "$raw/p.$batch"
         done
     done
     head_of "$(basename "$model"), $threads threads, tokens/s"
-    row "prefill $input" "$tmp/o.prefill" "$tmp/p.prefill" more
-    for batch in ${BATCH:-1 8 64}; do row "decode, batch $batch" "$tmp/o.$batch" "$tmp/p.$batch" more; done
-    row "decode, batch 1: share of memory bandwidth" "$tmp/o.share" /dev/null more
+    row "prefill $input" "$raw/o.prefill" "$raw/p.prefill" more
+    for batch in ${BATCH:-1 8 64}; do row "decode, batch $batch" "$raw/o.$batch" "$raw/p.$batch" more; done
+    row "decode, batch 1: share of memory bandwidth" "$raw/o.share" /dev/null more
 }
 
 # start NAME PORT COMMAND...: a server, and waits until it answers
@@ -118,12 +120,12 @@ both() {
 
 # load WHO AT RUN CONCURRENCY INPUT OUTPUT: one run of the client
 load() {
-    "$ours" bench serve --url "http://127.0.0.1:$2" --concurrency "$4" --num-prompts $(($4 * ${REQUESTS:-10})) \
+    "$ours" bench serve --url "http://127.0.0.1:$2" --concurrency "$4" --warmups "$4" --num-prompts $(($4 * ${REQUESTS:-10})) \
         --input-len "$5" --output-len "$6" --seed "$3" --json "$tmp/load.json" > /dev/null
-    field "$tmp/load.json" 'doc["results"][0]["output_throughput"]' >> "$tmp/$1.$4.tok"
-    field "$tmp/load.json" 'doc["results"][0]["median_ttft"] * 1e3' >> "$tmp/$1.$4.ttft50"
-    field "$tmp/load.json" 'doc["results"][0]["p99_ttft"] * 1e3' >> "$tmp/$1.$4.ttft99"
-    field "$tmp/load.json" 'doc["results"][0]["p99_itl"] * 1e3' >> "$tmp/$1.$4.itl99"
+    field "$tmp/load.json" 'doc["results"][0]["output_throughput"]' >> "$raw/$1.$4.tok"
+    field "$tmp/load.json" 'doc["results"][0]["median_ttft"] * 1e3' >> "$raw/$1.$4.ttft50"
+    field "$tmp/load.json" 'doc["results"][0]["p99_ttft"] * 1e3' >> "$raw/$1.$4.ttft99"
+    field "$tmp/load.json" 'doc["results"][0]["p99_itl"] * 1e3' >> "$raw/$1.$4.itl99"
 }
 
 serve() {
@@ -139,10 +141,10 @@ serve() {
     done
     head_of "$(basename "$model") over HTTP, $threads threads, $input in / $output out"
     for c in ${CONCURRENCY:-1 4 16 64}; do
-        row "output tokens/s, concurrency $c" "$tmp/o.$c.tok" "$tmp/p.$c.tok" more
-        row "TTFT p50 ms, concurrency $c" "$tmp/o.$c.ttft50" "$tmp/p.$c.ttft50" less
-        row "TTFT p99 ms, concurrency $c" "$tmp/o.$c.ttft99" "$tmp/p.$c.ttft99" less
-        row "ITL p99 ms, concurrency $c" "$tmp/o.$c.itl99" "$tmp/p.$c.itl99" less
+        row "output tokens/s, concurrency $c" "$raw/o.$c.tok" "$raw/p.$c.tok" more
+        row "TTFT p50 ms, concurrency $c" "$raw/o.$c.ttft50" "$raw/p.$c.ttft50" less
+        row "TTFT p99 ms, concurrency $c" "$raw/o.$c.ttft99" "$raw/p.$c.ttft99" less
+        row "ITL p99 ms, concurrency $c" "$raw/o.$c.itl99" "$raw/p.$c.itl99" less
     done
 }
 
@@ -155,9 +157,9 @@ streams() {
         --output-len "${OUTPUT:-200}" --random-range 1 --seed "$3" --json "$tmp/load.json" > /dev/null
     kill $others 2> /dev/null || true
     wait $others 2> /dev/null || true
-    field "$tmp/load.json" 'doc["results"][0]["p99.9_itl"] * 1e3' >> "$tmp/$1.gap"
-    field "$tmp/load.json" 'doc["results"][0]["median_ttft"] * 1e3' >> "$tmp/$1.ttft"
-    field "$tmp/load.json" 'doc["results"][0]["output_throughput"]' >> "$tmp/$1.tok"
+    field "$tmp/load.json" 'doc["results"][0]["p99.9_itl"] * 1e3' >> "$raw/$1.gap"
+    field "$tmp/load.json" 'doc["results"][0]["median_ttft"] * 1e3' >> "$raw/$1.ttft"
+    field "$tmp/load.json" 'doc["results"][0]["output_throughput"]' >> "$raw/$1.tok"
 }
 
 gap() {
@@ -168,9 +170,9 @@ gap() {
         streams p $((port + 1)) "$run"
     done
     head_of "$(basename "$model"): four streams, a prompt of ${INPUT:-2000} tokens a second"
-    row "gap between tokens of a stream, p99.9 ms" "$tmp/o.gap" "$tmp/p.gap" less
-    row "TTFT p50 of the streams, ms" "$tmp/o.ttft" "$tmp/p.ttft" less
-    row "output tokens/s of the streams" "$tmp/o.tok" "$tmp/p.tok" more
+    row "gap between tokens of a stream, p99.9 ms" "$raw/o.gap" "$raw/p.gap" less
+    row "TTFT p50 of the streams, ms" "$raw/o.ttft" "$raw/p.ttft" less
+    row "output tokens/s of the streams" "$raw/o.tok" "$raw/p.tok" more
 }
 
 case $mode in
