@@ -518,7 +518,7 @@ enum { CHUNK_LEAST = 16 };
 static int32_t within_gap(const struct sy_engine *e, const struct seq *s, int32_t n)
 {
     /* The less has been seen, the more is kept in hand. */
-    double bound = 1e6 * e->opt.gap_ms_max * (e->pace.kind[1].n < SY_PACE_STEPS / 2 ? 0.7 : 0.85);
+    double bound = 1e6 * e->opt.gap_ms_max * (e->pace.kind[1].n < SY_PACE_STEPS / 2 ? 0.7 : 0.8);
     if (bound <= 0 || !e->has_decode) return n;
     int32_t least = CHUNK_LEAST - e->n_prefill, lo = 0, hi = n;
     while (lo < hi) {

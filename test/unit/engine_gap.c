@@ -120,8 +120,8 @@ static double overload(struct machine *m, int32_t prompts)
         for (int i = 0; i < 3; i++) step(m);
         for (int32_t n = 0; n < prompts;) {
             if (m->e.n_wait < 2) {
-                submit(m, dice(m) < 0.3 ? 10 + (int32_t)(90 * dice(m)) : 1000 + (int32_t)(2500 * dice(m)),
-                       20 + (int32_t)(200 * dice(m)));
+                int32_t n_prompt = dice(m) < 0.3 ? 10 + (int32_t)(90 * dice(m)) : 1000 + (int32_t)(2500 * dice(m));
+                submit(m, n_prompt, 20 + (int32_t)(200 * dice(m)));
                 n++;
             }
             step(m);
