@@ -15,7 +15,8 @@ struct sy_kv_cache;
 
 enum sy_compute { SY_COMPUTE_AUTO, SY_COMPUTE_F32, SY_COMPUTE_BF16, SY_COMPUTE_INT8 };
 enum sy_kv_dtype { SY_KV_F32, SY_KV_BF16, SY_KV_F16, SY_KV_Q8_0, SY_KV_COUNT };
-enum sy_state_dtype { SY_STATE_F32, SY_STATE_BF16, SY_STATE_DTYPES }; /* of SCAN's matrices */
+/* Of SCAN's matrices. Pair: the nearest bf16 number and, beside it, what is left, as another: 16 bits of mantissa. */
+enum sy_state_dtype { SY_STATE_F32, SY_STATE_BF16, SY_STATE_PAIR, SY_STATE_DTYPES };
 struct sy_device {
     char name[64];
     char isa[96];   /* instruction sets in use, as the user may force them */

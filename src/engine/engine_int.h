@@ -12,6 +12,7 @@
 struct hits {       /* of guesses of one kind: the draft model's, or by the length of the run that was looked up */
     float right, n; /* decayed counts: right ones, and those that were right or the first wrong one */
     int32_t wait, rest; /* while they do not pay: steps between trials, and left before the next */
+    int32_t most;       /* that are made at once: twice as many after as many right ones, half after none */
 };
 struct spec {
     double n, x, xx, y, xy; /* decayed sums over decode steps: rows x, ns y */

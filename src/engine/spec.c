@@ -53,7 +53,9 @@ static bool costs(const struct sy_engine *e, double *row, double *token)
     double mean = c->y / c->n, x = c->x / c->n;
     bool known = det > 0.01 * c->x * c->x;
     *row = known ? (c->n * c->xy - c->x * c->y) / det : 0.1 * mean / x;
-    if (*row < 0) *row = 0;
+    /* Rows are never free, and a line through steps that differ little is a guess itself. */
+    double least = 0.04 * mean / x;
+    if (*row < least) *row = least;
     *token = (mean + *row * (seqs - x)) / seqs;
     if (*token < *row) *token = *row;
     return true;
@@ -66,7 +68,9 @@ static struct hits *hits_of(struct sy_engine *e, struct seq *s, int kind)
 {
     struct hits *h = &s->hits[kind], *all = &e->spec.hits[kind];
     if (all->n == 0) *all = (struct hits){.right = e->draft ? 1.4f : kind == 0 ? 0.6f : 1.4f, .n = 2};
-    if (h->n == 0) *h = (struct hits){.right = 2 * all->right / all->n, .n = 2, .wait = all->wait, .rest = all->wait};
+    if (h->n == 0)
+        *h = (struct hits){
+            .right = 2 * all->right / all->n, .n = 2, .wait = all->wait, .rest = all->wait, .most = GUESS_FIRST};
     return h;
 }
 
@@ -74,7 +78,8 @@ static int32_t best_len(struct sy_engine *e, const struct hits *h, int32_t most)
 {
     double row, token, p = (double)h->right / (double)h->n, right = p, gain = 0, best = 0;
     if (e->opt.draft_always) return most > 0 ? most : 0;
-    if (!costs(e, &row, &token)) return most < GUESS_FIRST ? most : GUESS_FIRST;
+    if (most > h->most) most = h->most;
+    if (!costs(e, &row, &token)) return most;
     int32_t len = 0;
     for (int32_t k = 1; k <= most; k++, right *= p) {
         gain += right * token - row - e->spec.draft_ns;
@@ -184,6 +189,8 @@ void spec_settle(struct sy_engine *e)
         }
         struct hits *h = hits_of(e, s, s->guess_kind), *all = &e->spec.hits[s->guess_kind];
         count(h, s->n_draft, hit, 0.85f);
+        if (hit == s->n_draft && h->most < e->opt.draft_max) h->most *= 2;
+        else if (hit == 0 && h->most > 1) h->most /= 2;
         count(all, s->n_draft, hit, 0.98f);
         all->wait = h->wait;
         s->n_draft = 0;

@@ -237,4 +237,5 @@ void sy_engine_verify(const struct sy_engine *e)
     }
     for (int32_t g = 0; g < e->n_group && e->n_running == 0; g++)
         sy_assert(e->cache[g].n_leased == 0 && e->cache[g].n_slot_leased == 0);
+    if (e->n_running == 0 && e->draft && e->draft->recurrent) sy_assert(e->draft->n_slot_free == e->plan.seq_max);
 }

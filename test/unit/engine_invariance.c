@@ -24,6 +24,7 @@ struct how {
     int32_t threads, chunk, seq_max, block_len, draft;
     enum sy_compute compute;
     enum sy_kv_dtype kv;
+    enum sy_state_dtype state;
     bool together, twice, tight;
 };
 
@@ -60,6 +61,7 @@ static struct sy_engine *open_engine(const struct sy_env *env, const char *model
     o.backend_opt.n_thread = h->threads;
     o.backend_opt.compute = h->compute;
     o.backend_opt.kv_dtype = h->kv;
+    o.backend_opt.state_dtype = h->state;
     struct sy_engine *e;
     struct sy_err err;
     if (sy_engine_new(env, &o, &e, &err)) fail_msg("%s", err.msg);
@@ -127,10 +129,10 @@ static void same(const char *model, const char *what, const struct answer *a, co
     }
 }
 
-static void check_model(const char *model, enum sy_compute compute, enum sy_kv_dtype kv)
+static void check_states(const char *model, enum sy_compute compute, enum sy_kv_dtype kv, enum sy_state_dtype state)
 {
     struct answer alone[N_REQUEST], other[N_REQUEST];
-    struct how base = {.threads = 1, .chunk = 512, .seq_max = 1, .compute = compute, .kv = kv}, h;
+    struct how base = {.threads = 1, .chunk = 512, .seq_max = 1, .compute = compute, .kv = kv, .state = state}, h;
     answers(model, base, alone);
     h = base, h.threads = 2;
     answers(model, h, other);
@@ -159,6 +161,11 @@ static void check_model(const char *model, enum sy_compute compute, enum sy_kv_d
     h.together = h.twice = true, h.seq_max = N_REQUEST, h.block_len = 4, h.chunk = 37, h.threads = 2;
     answers(model, h, other);
     same(model, "tokens are guessed, together with others, from the cache", alone, other);
+}
+
+static void check_model(const char *model, enum sy_compute compute, enum sy_kv_dtype kv)
+{
+    check_states(model, compute, kv, SY_STATE_F32);
 }
 
 static const char *const float_models[] = {"test/golden/models/llama",   "test/golden/models/mistral",
@@ -191,7 +198,8 @@ static void hybrid_exact(void **state)
 static void hybrid_fast(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < SY_COUNT(hybrid_models); i++) check_model(hybrid_models[i], SY_COMPUTE_AUTO, SY_KV_BF16);
+    for (size_t i = 0; i < SY_COUNT(hybrid_models); i++)
+        check_states(hybrid_models[i], SY_COMPUTE_AUTO, SY_KV_BF16, (enum sy_state_dtype)(i % SY_STATE_DTYPES));
 }
 static void quantised_fast(void **state)
 {

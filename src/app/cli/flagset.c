@@ -3,7 +3,8 @@
 
 static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL};
 static const char *const computes[] = {"auto", "f32", "bf16", "int8", NULL};
-static const char *const state_dtypes[] = {"f32", "bf16", NULL}, *const accumulates[] = {"f32", "bf16", NULL};
+static const char *const state_dtypes[] = {"f32", "bf16", "pair", NULL};
+static const char *const accumulates[] = {"f32", "bf16", NULL};
 static const char *const kv_dtypes[] = {"f32", "bf16", "f16", "q8_0", NULL};
 
 const struct sy_flag sy_flags_common[] = {
@@ -139,7 +140,9 @@ const struct sy_flag sy_flags_engine[] = {
      .kind = SY_FLAG_CHOICE,
      .choices = state_dtypes,
      .otherwise = "f32",
-     .help = "type of the recurrent states of hybrid models; bf16: half the memory and reading, see doc/numerics.md"},
+     .help =
+         "type of the recurrent states of hybrid models; bf16: half the memory and reading; pair: two bf16 numbers; "
+         "see doc/numerics.md"},
     {.name = "attention-accumulate",
      .kind = SY_FLAG_CHOICE,
      .choices = accumulates,

@@ -106,7 +106,8 @@ struct sy_conv_run {           /* d columns of n_tok consecutive tokens of one s
     int32_t n_tap, n_tok;
 };
 /* SCAN of n_tok consecutive tokens, for some columns of one value head. A state is panels of SY_SCAN_PANEL columns,
- * each [d_key][SY_SCAN_PANEL]; columns beyond d_val are 0. It is read and written once for SY_SCAN_TOK tokens. */
+ * each [d_key][SY_SCAN_PANEL]; columns beyond d_val are 0. Of pairs, the SY_SCAN_PANEL high ones come before their
+ * low ones. It is read and written once for SY_SCAN_TOK tokens. */
 enum { SY_SCAN_PANEL = 16, SY_SCAN_TOK = 16 };
 struct sy_scan_run {
     const float *q, *k, *v, *decay, *beta; /* of the first token; beta NULL: 1 */
@@ -119,6 +120,8 @@ struct sy_scan_run {
     int32_t d_key, d_val, n_tok;
     bool delta, decay_each; /* decay_each: decay is [d_key] per token */
 };
+/* Byte of the high part of element i of a state of pairs; the low one is SY_SCAN_PANEL numbers behind. */
+#define SY_SCAN_PAIR(i)        (4 * (int64_t)(i)-2 * ((int64_t)(i) % SY_SCAN_PANEL))
 #define SY_SCAN_SCRATCH(d_key) ((size_t)SY_SCAN_TOK * (4 * (((size_t)(d_key) + 15) / 16 * 16) + 1))
 struct sy_kernels_scan {
     void (*conv)(const struct sy_conv_run *);

@@ -12,7 +12,7 @@ static int64_t line_up(int64_t bytes) { return (bytes + 63) & ~(int64_t)63; }
 
 static int64_t panel_bytes(const struct sy_backend *b, const struct sy_scan_dim *d)
 {
-    return (int64_t)SY_SCAN_PANEL * d->d_key * (b->opt.state_dtype == SY_STATE_F32 ? 4 : 2);
+    return (int64_t)SY_SCAN_PANEL * d->d_key * (b->opt.state_dtype == SY_STATE_BF16 ? 2 : 4);
 }
 
 static int64_t panels_of(const struct sy_scan_dim *d) { return (d->d_val + SY_SCAN_PANEL - 1) / SY_SCAN_PANEL; }

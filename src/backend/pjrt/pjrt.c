@@ -125,6 +125,8 @@ static sy_status check_opt(const struct sy_backend_opt *opt, struct sy_err *err)
         return sy_fail(err, SY_ENOSUP, "--compute int8 is not supported by the pjrt backend; use auto, f32 or bf16");
     if (opt->kv_dtype == SY_KV_Q8_0)
         return sy_fail(err, SY_ENOSUP, "--kv-dtype q8_0 is not supported by the pjrt backend; use f32, bf16 or f16");
+    if (opt->state_dtype == SY_STATE_PAIR)
+        return sy_fail(err, SY_ENOSUP, "--state-dtype pair is not supported by the pjrt backend; use f32 or bf16");
     return SY_OK;
 }
 

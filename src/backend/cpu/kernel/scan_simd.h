@@ -78,7 +78,10 @@ static void prepare(const struct sy_scan_run *r, int32_t t, int32_t i)
 
 INLINE VF state_load(enum sy_state_dtype dtype, const unsigned char *p, int64_t i)
 {
-    return dtype == SY_STATE_F32 ? v_load((const float *)(const void *)p + i) : v_load_bf16(p + 2 * i);
+    if (dtype == SY_STATE_F32) return v_load((const float *)(const void *)p + i);
+    if (dtype == SY_STATE_BF16) return v_load_bf16(p + 2 * i);
+    p += SY_SCAN_PAIR(i);
+    return v_load_bf16(p) + v_load_bf16(p + 2 * SY_SCAN_PANEL);
 }
 
 /* What is stored, as it will be read. */
@@ -88,8 +91,12 @@ INLINE VF state_store(enum sy_state_dtype dtype, unsigned char *p, int64_t i, VF
         v_store((float *)(void *)p + i, x);
         return x;
     }
-    v_store_bf16_n(p + 2 * i, x, LANES);
-    return v_load_bf16(p + 2 * i);
+    p += dtype == SY_STATE_BF16 ? 2 * i : SY_SCAN_PAIR(i);
+    v_store_bf16_n(p, x, LANES);
+    VF high = v_load_bf16(p);
+    if (dtype == SY_STATE_BF16) return high;
+    v_store_bf16_n(p + 2 * SY_SCAN_PANEL, x - high, LANES);
+    return high + v_load_bf16(p + 2 * SY_SCAN_PANEL);
 }
 
 struct tile { /* COLS vectors of columns; their elements of key dimension i are at at[j] + i * SY_SCAN_PANEL */
@@ -108,6 +115,7 @@ INLINE void pass(const struct sy_scan_run *r, enum sy_state_dtype dtype, const s
     VF sk[2][COLS], sq[2][COLS];
     for (int o = 0; o < 2; o++)
         for (int j = 0; j < cols; j++) sk[o][j] = sq[o][j] = v_set(0);
+    const int64_t elem = dtype == SY_STATE_BF16 ? 2 : 4, ahead = elem * r->d_key * LANES * COLS;
     for (int32_t i = 0; i < r->d_key; i += 2) {
 #pragma GCC unroll 2
         for (int o = 0; o < 2; o++) {
@@ -118,6 +126,8 @@ INLINE void pass(const struct sy_scan_run *r, enum sy_state_dtype dtype, const s
 #pragma GCC unroll 2
             for (int j = 0; j < cols; j++) {
                 int64_t at = c->at[j] + (int64_t)(i + o) * SY_SCAN_PANEL;
+                /* The first pass waits for memory: the tile after this one is asked for meanwhile. */
+                if (!now) __builtin_prefetch(from + ahead + at * elem);
                 VF s = state_load(dtype, from, at);
                 if (now) s = state_store(dtype, r->to, at, v_fma(k, u[j], a * s));
                 if (!next) continue;
@@ -162,7 +172,7 @@ INLINE void scan(const struct sy_scan_run *r, enum sy_state_dtype dtype)
     int32_t n_panel = (r->d_val + SY_SCAN_PANEL - 1) / SY_SCAN_PANEL, n_vec = n_panel * PER_PANEL;
     struct sy_scan_run own = *r;
     if (!r->from) {
-        size_t elem = dtype == SY_STATE_F32 ? sizeof(float) : sizeof(uint16_t);
+        size_t elem = dtype == SY_STATE_BF16 ? sizeof(uint16_t) : sizeof(float);
         memset(r->to, 0, (size_t)n_panel * SY_SCAN_PANEL * (size_t)r->d_key * elem);
         own.from = r->to;
     }
@@ -185,3 +195,4 @@ INLINE void scan(const struct sy_scan_run *r, enum sy_state_dtype dtype)
 
 static void scan_f32(const struct sy_scan_run *r) { scan(r, SY_STATE_F32); }
 static void scan_bf16(const struct sy_scan_run *r) { scan(r, SY_STATE_BF16); }
+static void scan_pair(const struct sy_scan_run *r) { scan(r, SY_STATE_PAIR); }

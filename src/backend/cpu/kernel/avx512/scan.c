@@ -3,5 +3,5 @@
 
 #include "backend/cpu/kernel/scan_simd.h"
 
-const struct sy_kernels_scan sy_scan_avx512 = {.conv = conv,
-                                               .scan = {[SY_STATE_F32] = scan_f32, [SY_STATE_BF16] = scan_bf16}};
+const struct sy_kernels_scan sy_scan_avx512 = {
+    .conv = conv, .scan = {[SY_STATE_F32] = scan_f32, [SY_STATE_BF16] = scan_bf16, [SY_STATE_PAIR] = scan_pair}};

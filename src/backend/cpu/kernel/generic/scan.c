@@ -24,13 +24,19 @@ static void conv(const struct sy_conv_run *r)
 static float get(enum sy_state_dtype dtype, const unsigned char *p, int64_t i)
 {
     if (dtype == SY_STATE_F32) return ((const float *)(const void *)p)[i];
-    return sy_bf16_to_f32(((const uint16_t *)(const void *)p)[i]);
+    const uint16_t *h = (const uint16_t *)(const void *)(dtype == SY_STATE_BF16 ? p + 2 * i : p + SY_SCAN_PAIR(i));
+    return dtype == SY_STATE_BF16 ? sy_bf16_to_f32(*h) : sy_bf16_to_f32(*h) + sy_bf16_to_f32(h[SY_SCAN_PANEL]);
 }
 
 static void put(enum sy_state_dtype dtype, unsigned char *p, int64_t i, float x)
 {
-    if (dtype == SY_STATE_F32) ((float *)(void *)p)[i] = x;
-    else ((uint16_t *)(void *)p)[i] = sy_f32_to_bf16(x);
+    if (dtype == SY_STATE_F32) {
+        ((float *)(void *)p)[i] = x;
+        return;
+    }
+    uint16_t *h = (uint16_t *)(void *)(dtype == SY_STATE_BF16 ? p + 2 * i : p + SY_SCAN_PAIR(i));
+    *h = sy_f32_to_bf16(x);
+    if (dtype == SY_STATE_PAIR) h[SY_SCAN_PANEL] = sy_f32_to_bf16(x - sy_bf16_to_f32(*h));
 }
 
 /* One token, one column: S'^T k and S'^T q need one pass, since out = S'^T q + u (k q). */
@@ -66,6 +72,7 @@ static void scan(const struct sy_scan_run *r, enum sy_state_dtype dtype)
 
 static void scan_f32(const struct sy_scan_run *r) { scan(r, SY_STATE_F32); }
 static void scan_bf16(const struct sy_scan_run *r) { scan(r, SY_STATE_BF16); }
+static void scan_pair(const struct sy_scan_run *r) { scan(r, SY_STATE_PAIR); }
 
-const struct sy_kernels_scan sy_scan_generic = {.conv = conv,
-                                                .scan = {[SY_STATE_F32] = scan_f32, [SY_STATE_BF16] = scan_bf16}};
+const struct sy_kernels_scan sy_scan_generic = {
+    .conv = conv, .scan = {[SY_STATE_F32] = scan_f32, [SY_STATE_BF16] = scan_bf16, [SY_STATE_PAIR] = scan_pair}};
