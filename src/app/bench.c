@@ -8,9 +8,13 @@ static const struct sy_example examples[] = {
     {"systole bench kernels --family gemm --isa avx2", "matrix products with AVX2, beside the machine's peaks"},
     {"systole bench offline -m model.gguf --batch 1,2,..,64 --input-len 128 --output-len 64",
      "tokens/s by batch size"},
+    {"systole bench offline -m model.gguf --batch 1,8 --sweep-input 128,256,..,8192 --svg context.svg",
+     "the same by length of context, drawn"},
     {"systole bench offline -m model.gguf --mixed --batch 32", "what continuous batching is worth"},
     {"systole bench offline -m model.gguf --backend pjrt:plugin.so --shapes --batch 8",
      "what static shapes are worth"},
+    {"systole bench design -m model.gguf --input-len 512 --output-len 32 --repeat 5 -f text.txt",
+     "what single design choices are worth here"},
     {"systole bench serve --url http://127.0.0.1:8080 --concurrency 1,4,16,64", "what users of a server see"},
     {"systole bench serve --url http://127.0.0.1:8080 --rate 2,4 --endpoint chat --json out.json", "open loop, chat"},
     {"systole bench sweep -m model.gguf --vary max-batched-tokens=64,256 --concurrency 1,4,16 --report r.html",
@@ -28,10 +32,14 @@ struct mode {
 };
 static const struct mode modes[] = {
     {"compare", " ", " ", sy_bench_compare},
+    {"design", " model ",
+     " model input-len output-len batch repeat random-range num-prompts file seed json backend threads "
+     "max-batched-tokens kv-dtype compute state-dtype ",
+     sy_bench_design},
     {"kernels", " ", " isa family shape rows seconds threads json ", sy_bench_kernels},
     {"offline", " model ",
-     " model input-len output-len batch repeat scheduling mixed shapes random-range num-prompts seed json price "
-     "chips "
+     " model input-len output-len batch sweep-input sweep-threads repeat svg scheduling mixed shapes random-range "
+     "num-prompts seed json price chips "
      "backend threads"
      " block-size max-batched-tokens kv-dtype compute kv-memory draft-max draft-model state-dtype tp ep dp-attention "
      "pp "
@@ -89,7 +97,8 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
             return sy_fail(err, SY_EARG, "bench %s: takes no '%.40s'", modes[i].name, a->operand[1]);
         return st ? st : modes[i].run(a, err);
     }
-    return sy_fail(err, SY_EARG, "bench: expected kernels, offline, serve, sweep, replay or compare, found '%.40s'",
+    return sy_fail(err, SY_EARG,
+                   "bench: expected kernels, offline, design, serve, sweep, replay or compare, found '%.40s'",
                    a->operand[0]);
 }
 
@@ -99,6 +108,8 @@ const struct sy_command sy_cmd_bench = {
     .about = "kernels  measures every kernel on every instruction set level, beside the machine's own peaks.\n"
              "offline  measures the engine without a server: prefill and decode by batch size, beside what the "
              "memory allows.\n"
+             "design   compares the engine with ones that decide otherwise: KV blocks of other sizes or off their "
+             "lines, ops not fused, static batching, padding to fixed shapes, sums of attention in bf16.\n"
              "serve    puts a load on a server that speaks OpenAI's API, in closed loop (--concurrency) or open loop "
              "(--rate).\n"
              "sweep    puts loads on servers of several configurations, started one after the other, or simulated.\n"

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "app/session/compare.h"
+#include "app/session/nll.h"
 #include "app/session/session.h"
 #include "base/file.h"
 
@@ -42,51 +43,6 @@ static const struct sy_example examples[] = {
     {0},
 };
 
-struct score {
-    const int32_t *window;
-    int32_t n;
-    double sum, sum2; /* of -log p and its square */
-    int64_t count;
-    bool done;
-    struct sy_compare compare; /* ref NULL: not wanted */
-};
-
-static void on_logits(void *ctx, int32_t pos, const float *x, int32_t n_vocab)
-{
-    struct score *s = ctx;
-    if (pos + 1 >= s->n) return;
-    float top = x[0];
-    for (int32_t i = 1; i < n_vocab; i++) top = x[i] > top ? x[i] : top;
-    double sum = 0;
-    for (int32_t i = 0; i < n_vocab; i++) sum += exp((double)x[i] - (double)top);
-    double nll = log(sum) + (double)top - (double)x[s->window[pos + 1]];
-    s->sum += nll;
-    s->sum2 += nll * nll;
-    s->count++;
-}
-
-static void on_event(void *ctx, const struct sy_event *ev)
-{
-    struct score *s = ctx;
-    if (ev->finish != SY_RUNNING) s->done = true;
-}
-
-static sy_status score_window(struct sy_engine *e, struct score *s, struct sy_err *err)
-{
-    struct sy_request q = {.prompt = s->window,
-                           .n_prompt = s->n,
-                           .sampling = {.n_logprob = -1},
-                           .no_cache_read = true,
-                           .on_event = on_event,
-                           .on_logits = on_logits,
-                           .ctx = s};
-    sy_status st = sy_engine_submit(e, &q, NULL, err);
-    s->done = false;
-    bool worked = true;
-    while (!st && !s->done && worked) st = sy_engine_step(e, &worked, err);
-    return st;
-}
-
 static sy_status open_reference(struct sy_args *a, struct sy_engine *e, struct sy_compare *c, struct sy_err *err)
 {
     enum { ROWS = 64 };
@@ -102,26 +58,22 @@ static sy_status open_reference(struct sy_args *a, struct sy_engine *e, struct s
     return sy_engine_new(&a->app->env, &o, &c->ref, err);
 }
 
-/* Windows do not overlap; each starts with BOS where the tokenizer adds one. The first token of a window is given. */
-static sy_status score_text(struct sy_args *a, struct sy_engine *e, const struct sy_ids *ids, bool bos,
-                            int64_t *windows, struct score *s, struct sy_err *err)
+static sy_status score_text(struct sy_args *a, struct sy_engine *e, const struct sy_ids *ids, int64_t *windows,
+                            struct sy_nll *s, struct sy_compare *c, struct sy_err *err)
 {
-    int64_t ctx = sy_engine_plan(e)->ctx_len, step = ctx - bos,
-            most = sy_arg_given(a, "chunks") ? sy_arg_int(a, "chunks") : INT64_MAX;
-    int32_t *window = sy_arena_array(&a->arena, (size_t)ctx, sizeof *window);
-    if (!window) return sy_fail(err, SY_ENOMEM, "no memory for a window of %lld tokens", (long long)ctx);
+    int32_t ctx = sy_engine_plan(e)->ctx_len, *window = sy_arena_array(&a->arena, (size_t)ctx, sizeof *window);
+    int64_t most = sy_arg_given(a, "chunks") ? sy_arg_int(a, "chunks") : INT64_MAX;
+    if (!window) return sy_fail(err, SY_ENOMEM, "no memory for a window of %d tokens", ctx);
+    struct sy_windows w;
     struct sy_progress bar;
+    sy_status st = sy_windows_init(&w, &a->app->env, sy_engine_tokenizer(e), ids, window, ctx, err);
     sy_progress_init(&bar, &a->app->env, a->app->progress, "perplexity");
-    sy_status st = SY_OK;
     s->window = window;
-    for (int64_t at = 0; !st && *windows < most && at + (bos ? 0 : 1) < (int64_t)ids->n; at += step, ++*windows) {
-        int64_t n = (int64_t)ids->n - at < step ? (int64_t)ids->n - at : step;
-        if (bos) window[0] = sy_tokenizer_bos(sy_engine_tokenizer(e));
-        for (int64_t i = 0; i < n; i++) window[i + bos] = ids->at[at + i];
-        s->n = (int32_t)(n + bos);
-        st = score_window(e, s, err);
-        if (!st && s->compare.ref) st = sy_compare_window(&s->compare, e, window, s->n, err);
-        sy_progress_share(&bar, (double)(at + n) / (double)ids->n);
+    while (!st && *windows < most && (s->n = sy_windows_next(&w)) > 0) {
+        st = sy_nll_window(e, s, err);
+        if (!st && c->ref) st = sy_compare_window(c, e, window, s->n, err);
+        ++*windows;
+        sy_progress_share(&bar, (double)w.at / (double)ids->n);
     }
     sy_progress_end(&bar);
     return st;
@@ -130,26 +82,23 @@ static sy_status score_text(struct sy_args *a, struct sy_engine *e, const struct
 static sy_status measure(struct sy_args *a, struct sy_engine *e, const char *text, size_t n, struct sy_err *err)
 {
     const struct sy_tokenizer *t = sy_engine_tokenizer(e);
-    struct sy_ids ids, probe;
+    struct sy_ids ids;
     sy_ids_init(&ids, &a->app->env);
-    sy_ids_init(&probe, &a->app->env);
-    struct score s = {0};
+    struct sy_nll s = {0};
+    struct sy_compare compare = {0};
     int64_t windows = 0;
     sy_status st = sy_need_tokenizer(t, sy_arg_text(a, "model"), err);
     if (!st) st = sy_tokenizer_encode(t, text, n, 0, &ids, err);
-    if (!st) st = sy_tokenizer_encode(t, "", 0, SY_ENCODE_SPECIAL, &probe, err);
-    bool bos = probe.n && probe.at[0] == sy_tokenizer_bos(t);
-    if (!st && sy_arg_on(a, "against-f32")) st = open_reference(a, e, &s.compare, err);
-    if (!st) st = score_text(a, e, &ids, bos, &windows, &s, err);
-    sy_engine_free(s.compare.ref);
+    if (!st && sy_arg_on(a, "against-f32")) st = open_reference(a, e, &compare, err);
+    if (!st) st = score_text(a, e, &ids, &windows, &s, &compare, err);
+    sy_engine_free(compare.ref);
     if (!st && s.count < 2) st = sy_fail(err, SY_EARG, "--file: expected a text of a few tokens, found %zu", ids.n);
     sy_ids_release(&ids);
-    sy_ids_release(&probe);
     if (st) return st;
     double count = (double)s.count, mean = s.sum / count;
     double error =
         exp(mean) * sqrt((s.sum2 / count - mean * mean) / (count - 1)); /* standard error, by the delta method */
-    const struct sy_compare *c = &s.compare;
+    const struct sy_compare *c = &compare;
     double kl = c->n ? c->kl_sum / (double)c->n : 0, same = c->n ? (double)c->n_same / (double)c->n : 0;
     if (!sy_arg_on(a, "json")) {
         printf("%.4f +- %.4f over %lld tokens\n", exp(mean), error, (long long)s.count);

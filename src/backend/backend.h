@@ -12,6 +12,8 @@ struct sy_backend; /* private to each, as are the next three */
 struct sy_weights;
 struct sy_program;
 struct sy_kv_cache;
+struct sy_kernels_attend;
+struct sy_attend;
 
 enum sy_compute { SY_COMPUTE_AUTO, SY_COMPUTE_F32, SY_COMPUTE_BF16, SY_COMPUTE_INT8 };
 enum sy_kv_dtype { SY_KV_F32, SY_KV_BF16, SY_KV_F16, SY_KV_Q8_0, SY_KV_COUNT };
@@ -36,6 +38,11 @@ struct sy_backend_opt {
     enum sy_state_dtype state_dtype;
     bool attend_bf16; /* attention's scores and sums in bf16, not f32 */
     bool no_huge_pages;
+    /* For comparison, cpu alone; zero is what is best. */
+    bool unfused;      /* every op runs between barriers of its own, and no product does more than a product */
+    int32_t kv_offset; /* bytes, a multiple of 4, that KV blocks begin behind a multiple of 256 */
+    void (*attend_part)(const struct sy_kernels_attend *, enum sy_kv_dtype, const struct sy_attend *,
+                        bool rounded);        /* instead of sy_attend_part(); NULL: that */
     void (*progress)(void *ctx, double done); /* loading, 0..1; NULL: none */
     void *progress_ctx;
 };

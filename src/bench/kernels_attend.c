@@ -15,7 +15,7 @@ static const struct model {
     int32_t n_kv, n_group, d;
 } models[] = {{"SmolLM2-135M", 3, 3, 64}, {"Qwen2.5-0.5B", 2, 7, 64}, {"gemma-3-270m", 1, 4, 256}};
 static const char *const dtypes[] = {"f32", "bf16", "f16", "q8_0"};
-_Static_assert(SY_COUNT(models) * SY_COUNT(dtypes) == ATTEND_GROUPS, "the progress counts groups");
+_Static_assert(SY_COUNT(models) * SY_COUNT(dtypes) + 1 == ATTEND_GROUPS, "the progress counts groups");
 
 struct attention {
     const struct sy_kernels *k;
@@ -135,9 +135,58 @@ static void one_write(struct bench *b, struct attention *t, const struct level *
     bench_tell(b, &r, 0, b->machine.l2);
 }
 
+/* ---- sums in f32 and in bf16 -------------------------------------------------------------------------------------
+ */
+
+enum { SUM_KEYS = 512, SUM_ITEMS = 64 };
+struct sums { /* keys and values stay in the caches */
+    const struct sy_kernels_peak *k;
+    bool bf16;
+    float p[SUM_KEYS][SY_SUM_ROWS];
+    uint16_t v[SUM_KEYS][SY_SUM_COLS];
+};
+
+static void sum_once(void *ctx, int64_t item, int32_t thread)
+{
+    (void)item, (void)thread;
+    const struct sums *s = ctx;
+    float f32[SY_SUM_ROWS][SY_SUM_COLS] = {0};
+    uint16_t bf16[SY_SUM_ROWS][SY_SUM_COLS] = {0};
+    if (s->bf16) s->k->sum_bf16(s->p, (const uint16_t(*)[SY_SUM_COLS])s->v, SUM_KEYS, bf16);
+    else s->k->sum_f32(s->p, (const uint16_t(*)[SY_SUM_COLS])s->v, SUM_KEYS, f32);
+    __asm__ volatile("" : : "r"(f32), "r"(bf16) : "memory");
+}
+
+static sy_status bench_sums(struct bench *b, struct sy_err *err)
+{
+    static const char shape[] = SY_BENCH_SUMS;
+    if (!bench_wants(b, shape)) return SY_OK;
+    struct sums *s = sy_new(b->env, sizeof *s);
+    if (!s) return sy_fail(err, SY_ENOMEM, "no memory for sums");
+    for (int k = 0; k < SUM_KEYS; k++) {
+        for (int r = 0; r < SY_SUM_ROWS; r++) s->p[k][r] = (float)sy_rng_unit(4, (uint64_t)(k * SY_SUM_ROWS + r));
+        for (int d = 0; d < SY_SUM_COLS; d++) s->v[k][d] = (uint16_t)(0x3f00 + (k * 31 + d * 7) % 128);
+    }
+    for (int i = 0; i < b->n_level; i++)
+        for (int how = 0; how < 2; how++) {
+            s->k = &b->level[i].k.peak;
+            s->bf16 = how;
+            int64_t turn;
+            struct sy_kernel_result r = {.isa = b->level[i].name, .family = "attend", .rows = SY_SUM_ROWS};
+            snprintf(r.kernel, sizeof r.kernel, "sums in %s", how ? "bf16" : "f32");
+            snprintf(r.shape, sizeof r.shape, "%s", shape);
+            r.seconds = bench_time(b, SUM_ITEMS, sum_once, s, &turn);
+            r.ops = 2.0 * SUM_ITEMS * SUM_KEYS * SY_SUM_ROWS * SY_SUM_COLS;
+            r.bytes = (double)SUM_ITEMS * sizeof s->v;
+            bench_tell(b, &r, b->machine.f32, b->machine.l2);
+        }
+    sy_delete(b->env, s);
+    return bench_next(b, err);
+}
+
 sy_status bench_attend(struct bench *b, struct sy_err *err)
 {
-    sy_status st = SY_OK;
+    sy_status st = bench_sums(b, err);
     for (size_t m = 0; !st && m < SY_COUNT(models); m++)
         for (int d = 0; !st && d < (int)SY_COUNT(dtypes); d++) {
             struct attention t;

@@ -28,7 +28,7 @@ double bench_time(const struct bench *, int64_t n_item, void (*fn)(void *ctx, in
 void bench_tell(const struct bench *, struct sy_kernel_result *, double ops_peak, double bytes_peak);
 bool bench_wants(const struct bench *, const char *shape);
 SY_CHECK sy_status bench_next(struct bench *, struct sy_err *); /* a group is done; fails when asked to stop */
-enum { GEMM_GROUPS = 7 * 6, ATTEND_GROUPS = 3 * 4, VEC_GROUPS = 3 };
+enum { GEMM_GROUPS = 7 * 6, ATTEND_GROUPS = 3 * 4 + 1, VEC_GROUPS = 3 };
 SY_CHECK sy_status bench_gemm(struct bench *, struct sy_err *);
 SY_CHECK sy_status bench_attend(struct bench *, struct sy_err *);
 SY_CHECK sy_status bench_vec(struct bench *, struct sy_err *);

@@ -1,5 +1,6 @@
 #include "bench/offline.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/arena.h"
@@ -16,14 +17,16 @@ struct figures { /* of one measurement */
 };
 struct run {
     const struct sy_env *env;
-    struct sy_engine *e;
+    struct sy_engine *const *engine;
+    size_t n_engine;
+    struct sy_engine *e; /* the one that is measured */
     const struct sy_offline_opt *o;
     struct sy_arena arena;
     int32_t batch_max;
     struct user *user;   /* [batch_max] */
     int32_t *prompt;     /* [batch_max, n_in] */
     double *sort;        /* [max of batch_max and n_repeat] */
-    struct figures *fig; /* [n_batch, n_repeat] */
+    struct figures *fig; /* [n_engine, n_batch, n_repeat] */
 };
 
 static int32_t largest(const struct sy_offline_opt *o)
@@ -161,76 +164,147 @@ static void draw_prompts(struct run *r, uint64_t stream)
     for (int64_t i = 0; i < n; i++) r->prompt[i] = (int32_t)sy_uniform(seed, (uint64_t)i, 0, n_vocab - 1);
 }
 
+static struct figures *figures_of(const struct run *r, size_t engine, size_t batch)
+{
+    return r->fig + (engine * r->o->n_batch + batch) * (size_t)r->o->n_repeat;
+}
+
+/* One batch through every engine; who goes first changes from repeat to repeat. */
+static sy_status measure_round(struct run *r, size_t batch, size_t repeat, struct sy_err *err)
+{
+    sy_status st = SY_OK;
+    draw_prompts(r, 1 + repeat * r->o->n_batch + batch);
+    for (size_t i = 0; !st && i < r->n_engine; i++) {
+        size_t k = repeat % 2 ? r->n_engine - 1 - i : i;
+        struct figures *f = figures_of(r, k, batch) + repeat;
+        r->e = r->engine[k];
+        st = measure_prefill(r, r->o->batch[batch], f, err);
+        if (!st) st = measure_decode(r, r->o->batch[batch], f, err);
+    }
+    return st;
+}
+
 static sy_status measure(struct run *r, struct sy_err *err)
 {
     const struct sy_offline_opt *o = r->o;
     /* A first round that is not counted: pages come in, caches and the scheduler's estimates settle. */
     struct figures warm;
+    sy_status st = SY_OK;
     draw_prompts(r, 0);
-    sy_status st = measure_prefill(r, r->batch_max, &warm, err);
+    for (size_t i = 0; !st && i < r->n_engine; i++) {
+        r->e = r->engine[i];
+        st = measure_prefill(r, r->batch_max, &warm, err);
+    }
     double done = 0, total = 0;
     for (size_t i = 0; i < o->n_batch; i++) total += o->batch[i] + 8; /* about how long each takes */
-    for (int32_t k = 0; !st && k < o->n_repeat; k++)
+    for (size_t k = 0; !st && k < (size_t)o->n_repeat; k++)
         for (size_t i = 0; !st && i < o->n_batch; i++) {
-            struct figures *f = &r->fig[i * (size_t)o->n_repeat + (size_t)k];
-            draw_prompts(r, 1 + (uint64_t)k * o->n_batch + i);
-            st = measure_prefill(r, o->batch[i], f, err);
-            if (!st) st = measure_decode(r, o->batch[i], f, err);
+            st = measure_round(r, i, k, err);
             done += o->batch[i] + 8;
             if (o->watch.progress) o->watch.progress(o->watch.ctx, done / (total * o->n_repeat));
         }
     return st;
 }
 
-static double median_of(struct run *r, size_t batch, size_t offset)
+static double figure_at(const struct figures *f, size_t offset)
+{
+    double v;
+    memcpy(&v, (const char *)f + offset, sizeof v);
+    return v;
+}
+
+static double median_of(struct run *r, size_t engine, size_t batch, size_t offset)
 {
     size_t n = (size_t)r->o->n_repeat;
-    for (size_t k = 0; k < n; k++)
-        memcpy(&r->sort[k], (const char *)&r->fig[batch * n + k] + offset, sizeof *r->sort);
+    for (size_t k = 0; k < n; k++) r->sort[k] = figure_at(figures_of(r, engine, batch) + k, offset);
     return sy_median(r->sort, n);
 }
-#define MEDIAN(r, batch, field) median_of(r, batch, offsetof(struct figures, field))
+#define MEDIAN(r, engine, batch, field) median_of(r, engine, batch, offsetof(struct figures, field))
 
-static void fill_row(struct run *r, size_t i, double bytes_s, struct sy_offline_row *row)
+/* Of a time: how much faster than the first engine in the same repeat. */
+static double ratio_of(struct run *r, size_t engine, size_t batch, size_t offset)
+{
+    size_t n = 0;
+    for (size_t k = 0; k < (size_t)r->o->n_repeat; k++) {
+        double own = figure_at(figures_of(r, engine, batch) + k, offset),
+               first = figure_at(figures_of(r, 0, batch) + k, offset);
+        if (own > 0) r->sort[n++] = first / own;
+    }
+    return sy_median(r->sort, n);
+}
+#define RATIO(r, engine, batch, field) ratio_of(r, engine, batch, offsetof(struct figures, field))
+
+/* Tokens/s at most, of steps that take `flops` and read `bytes` together; 0: nothing is known. */
+static double limit(const struct run *r, double tok, double flops, double bytes, double bytes_s)
+{
+    double by_ops = r->o->ops_s > 0 ? flops / r->o->ops_s : 0, by_bytes = bytes_s > 0 ? bytes / bytes_s : 0;
+    double s = by_ops > by_bytes ? by_ops : by_bytes;
+    return s > 0 ? tok / s : 0;
+}
+
+static void fill_limits(const struct run *r, const struct sy_engine *e, struct sy_offline_row *row)
+{
+    const struct sy_graph *g = sy_engine_graph(e);
+    double b = row->batch, n_in = row->n_in, ctx = n_in + row->n_out / 2.0;
+    struct sy_load prefill = {
+        .tok = b * n_in, .out = b, .keys = b * n_in * (n_in + 1) / 2, .ctx = b * n_in, .seq = b};
+    struct sy_load decode = {.tok = b, .out = b, .keys = b * ctx, .ctx = b * ctx, .seq = b};
+    double steps = ceil(prefill.tok / sy_engine_plan(e)->batch_tok_max);
+    row->prefill_limit_tok_s =
+        limit(r, prefill.tok, sy_graph_cost(g, &prefill).flops, row->weight_bytes * steps, row->bytes_s);
+    row->decode_limit_tok_s =
+        limit(r, b, sy_graph_cost(g, &decode).flops, row->weight_bytes + row->kv_bytes, row->bytes_s);
+}
+
+static void fill_row(struct run *r, size_t engine, size_t i, struct sy_offline_row *row)
 {
     const struct sy_offline_opt *o = r->o;
-    double b = o->batch[i], prefill = MEDIAN(r, i, prefill_s), step = MEDIAN(r, i, step_s);
+    const struct sy_engine *e = r->engine[engine];
+    const struct sy_engine_plan *p = sy_engine_plan(e);
+    double b = o->batch[i], prefill = MEDIAN(r, engine, i, prefill_s), step = MEDIAN(r, engine, i, step_s);
     *row = (struct sy_offline_row){
         .batch = o->batch[i],
         .n_in = o->n_in,
         .n_out = o->n_out,
+        .n_thread = p->device.n_thread,
         .prefill_tok_s = prefill > 0 ? b * o->n_in / prefill : 0,
         .decode_tok_s = step > 0 ? b / step : 0,
-        .ttft_ms = MEDIAN(r, i, ttft_s) * 1e3,
+        .prefill_ratio = RATIO(r, engine, i, prefill_s),
+        .decode_ratio = RATIO(r, engine, i, step_s),
+        .ttft_ms = MEDIAN(r, engine, i, ttft_s) * 1e3,
         .tpot_ms = step * 1e3,
         .prefill_ms = prefill * 1e3,
-        .weight_bytes = sy_engine_plan(r->e)->weight_bytes_step,
-        .kv_bytes = MEDIAN(r, i, kv_bytes),
+        .weight_bytes = p->weight_bytes_step,
+        .kv_bytes = MEDIAN(r, engine, i, kv_bytes),
+        .bytes_s = sy_engine_bandwidth(r->engine[engine]),
     };
-    if (step > 0 && bytes_s > 0) row->bandwidth_share = (row->weight_bytes + row->kv_bytes) / step / bytes_s;
+    if (step > 0 && row->bytes_s > 0)
+        row->bandwidth_share = (row->weight_bytes + row->kv_bytes) / step / row->bytes_s;
+    fill_limits(r, e, row);
 }
 
-sy_status sy_offline_run(const struct sy_env *env, struct sy_engine *e, const struct sy_offline_opt *o,
-                         struct sy_offline_row *row, double *bytes_s, struct sy_err *err)
+sy_status sy_offline_run(const struct sy_env *env, struct sy_engine *const *engine, size_t n_engine,
+                         const struct sy_offline_opt *o, struct sy_offline_row *row, struct sy_err *err)
 {
-    struct run r = {.env = env, .e = e, .o = o, .batch_max = largest(o)};
+    struct run r = {.env = env, .engine = engine, .n_engine = n_engine, .o = o, .batch_max = largest(o)};
     size_t batch = (size_t)r.batch_max, repeat = (size_t)o->n_repeat;
+    r.e = engine[0];
     sy_arena_init(&r.arena, env, 0);
     r.user = sy_arena_array(&r.arena, batch, sizeof *r.user);
     r.prompt = sy_arena_array(&r.arena, batch * (size_t)o->n_in, sizeof *r.prompt);
     r.sort = sy_arena_array(&r.arena, batch > repeat ? batch : repeat, sizeof *r.sort);
-    r.fig = sy_arena_array(&r.arena, o->n_batch * repeat, sizeof *r.fig);
+    r.fig = sy_arena_array(&r.arena, n_engine * o->n_batch * repeat, sizeof *r.fig);
     sy_status st = SY_OK;
     if (!r.user || !r.prompt || !r.sort || !r.fig)
         st = sy_fail(err, SY_ENOMEM, "no memory for %d prompts", r.batch_max);
     if (!st) st = measure(&r, err);
-    if (!st) *bytes_s = sy_engine_bandwidth(e);
-    for (size_t i = 0; !st && i < o->n_batch; i++) fill_row(&r, i, *bytes_s, &row[i]);
+    for (size_t k = 0; !st && k < n_engine; k++)
+        for (size_t i = 0; i < o->n_batch; i++) fill_row(&r, k, i, &row[k * o->n_batch + i]);
     sy_arena_release(&r.arena);
     return st;
 }
 
-/* ---- static against continuous batching -------------------------------------------------------------------------
+/* ---- requests of mixed lengths ----------------------------------------------------------------------------------
  */
 
 struct mixed_run {
@@ -263,12 +337,11 @@ static sy_status submit_mixed(const struct sy_env *env, struct sy_engine *e, con
 }
 
 static sy_status mixed_once(const struct sy_env *env, const struct sy_engine_opt *base, const struct sy_mixed_opt *o,
-                            enum sy_scheduling how, uint64_t seed, struct user *user, int32_t *prompt,
-                            struct mixed_run *m, struct sy_err *err)
+                            uint64_t seed, struct user *user, int32_t *prompt, struct mixed_run *m,
+                            struct sy_err *err)
 {
     struct sy_engine_opt opt = *base;
     struct sy_engine *e;
-    opt.scheduling = how;
     opt.no_prefix_cache = true;
     opt.seq_max = o->seq_max;
     opt.ctx_len = o->n_in + o->n_out;
@@ -292,21 +365,21 @@ static sy_status mixed_once(const struct sy_env *env, const struct sy_engine_opt
     return st;
 }
 
-sy_status sy_mixed_run(const struct sy_env *env, const struct sy_engine_opt *base, const struct sy_mixed_opt *o,
-                       struct sy_mixed *out, struct sy_err *err)
+sy_status sy_mixed_run(const struct sy_env *env, const struct sy_engine_opt opt[static 2],
+                       const struct sy_mixed_opt *o, struct sy_mixed *out, struct sy_err *err)
 {
     struct sy_arena a;
     sy_arena_init(&a, env, 0);
     size_t n = (size_t)o->n_repeat;
     struct user *user = sy_arena_array(&a, (size_t)o->n_request, sizeof *user);
     int32_t *prompt = sy_arena_array(&a, (size_t)o->n_in, sizeof *prompt);
-    double *v = sy_arena_array(&a, 9 * n, sizeof *v); /* 4 figures of each scheduling, the gains */
+    double *v = sy_arena_array(&a, 9 * n, sizeof *v); /* 4 figures of each engine, the gains */
     sy_status st = user && prompt && v ? SY_OK : sy_fail(err, SY_ENOMEM, "no memory for %d requests", o->n_request);
     for (size_t k = 0; !st && k < n; k++) {
         for (int i = 0; !st && i < 2; i++) {
             int how = k % 2 ? 1 - i : i; /* who goes first changes too */
             struct mixed_run m;
-            st = mixed_once(env, base, o, (enum sy_scheduling)how, sy_rng_u64(o->seed, k), user, prompt, &m, err);
+            st = mixed_once(env, &opt[how], o, sy_rng_u64(o->seed, k), user, prompt, &m, err);
             if (st) break;
             double *f = v + (size_t)how * 4 * n + k;
             f[0] = m.out_tok / m.seconds;

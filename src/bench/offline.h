@@ -3,7 +3,10 @@
  * A batch of B random prompts is measured in two parts. Prefill: all B are submitted at once and each generates one
  * token, so no step holds anything but prompts. Decode: the same prompts again, now from the prefix cache, and the
  * steps in which exactly B sequences generate a token each are timed. Every figure is the median of the repeats,
- * which go round the batch sizes so that a machine that changes its mind does so for all of them. */
+ * which go round the batch sizes and the engines, so that a machine that changes its mind does so for all of them.
+ *
+ * Limits are those of a roofline: a step takes at least the time of its arithmetic at the machine's peak, and of
+ * reading its weights, keys and values at the bandwidth measured in the same run. */
 #pragma once
 #include "bench/stats.h"
 #include "bench/watch.h"
@@ -14,24 +17,28 @@ struct sy_offline_opt {
     size_t n_batch;
     int32_t n_in, n_out, n_repeat;
     uint64_t seed;
+    double ops_s; /* of the machine at most, sy_peaks_best(); 0: not known, only memory limits */
     struct sy_watch watch;
 };
 struct sy_offline_row {
-    int32_t batch, n_in, n_out;
+    int32_t batch, n_in, n_out, n_thread;
     double prefill_tok_s, decode_tok_s;
-    double ttft_ms;                /* of the median request of the batch */
-    double tpot_ms;                /* one decode step */
-    double prefill_ms;             /* until the last request of the batch had its first token */
-    double weight_bytes, kv_bytes; /* read by one decode step; kv: the mean */
-    double bandwidth_share;        /* those bytes x steps/s, of bytes_s */
+    double prefill_limit_tok_s, decode_limit_tok_s; /* 0: not known */
+    double prefill_ratio, decode_ratio; /* tokens/s of the first engine's: the median over repeats; 0: not measured */
+    double ttft_ms;                     /* of the median request of the batch */
+    double tpot_ms;                     /* one decode step */
+    double prefill_ms;                  /* until the last request of the batch had its first token */
+    double weight_bytes, kv_bytes;      /* read by one decode step; kv: the mean */
+    double bytes_s;                     /* the memory bandwidth measured in this run */
+    double bandwidth_share;             /* those bytes x steps/s, of bytes_s */
 };
 /* Completes the options: room for the largest batch, and for the steps in which a batch gathers. */
 SY_CHECK sy_status sy_offline_plan(const struct sy_offline_opt *, struct sy_engine_opt *, struct sy_err *);
-/* row: [n_batch]; bytes_s: the memory bandwidth measured in this run. The engine is one of sy_offline_plan's. */
-SY_CHECK sy_status sy_offline_run(const struct sy_env *, struct sy_engine *, const struct sy_offline_opt *,
-                                  struct sy_offline_row *row, double *bytes_s, struct sy_err *);
+/* row: [n_engine][n_batch]. Engines are of sy_offline_plan's and of one model, and get the same prompts. */
+SY_CHECK sy_status sy_offline_run(const struct sy_env *, struct sy_engine *const *, size_t n_engine,
+                                  const struct sy_offline_opt *, struct sy_offline_row *row, struct sy_err *);
 
-/* ---- static against continuous batching -------------------------------------------------------------------------
+/* ---- requests of mixed lengths ----------------------------------------------------------------------------------
  */
 
 struct sy_mixed_opt {
@@ -42,14 +49,14 @@ struct sy_mixed_opt {
     uint64_t seed;
     struct sy_watch watch;
 };
-struct sy_mixed { /* by enum sy_scheduling: medians */
+struct sy_mixed { /* medians, of either engine */
     double out_tok_s[2], request_s[2], seconds[2];
     double mean_e2e_s[2];
-    double gain; /* continuous over static in output tokens/s, less 1: the median of the pairs */
+    double gain; /* of the first over the second in output tokens/s, less 1: the median of the pairs */
 };
-/* The same requests through both, turn about, each in an engine of its own. */
-SY_CHECK sy_status sy_mixed_run(const struct sy_env *, const struct sy_engine_opt *, const struct sy_mixed_opt *,
-                                struct sy_mixed *out, struct sy_err *);
+/* The same requests through two engines, turn about; the options' sizes are filled in. */
+SY_CHECK sy_status sy_mixed_run(const struct sy_env *, const struct sy_engine_opt opt[static 2],
+                                const struct sy_mixed_opt *, struct sy_mixed *out, struct sy_err *);
 
 /* ---- static shapes ------------------------------------------------------------------------------------------------
  */

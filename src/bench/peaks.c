@@ -1,5 +1,6 @@
 #include "bench/peaks.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -94,6 +95,24 @@ void sy_peaks_compute(struct sy_pool *pool, const struct sy_kernels *k, struct s
     out->f32 = compute_rate(pool, k->peak.f32);
     out->bf16 = compute_rate(pool, k->peak.bf16);
     out->int8 = compute_rate(pool, k->peak.int8);
+}
+
+sy_status sy_peaks_best(const struct sy_env *env, int32_t n_thread, enum sy_compute compute, double *out,
+                        struct sy_err *err)
+{
+    struct sy_kernels k;
+    struct sy_pool *pool;
+    struct sy_peaks p;
+    sy_status st = sy_kernels_pick(getenv("SYSTOLE_ISA"), &k, err);
+    if (!st) st = sy_pool_new(env, n_thread, &pool, err);
+    if (st) return st;
+    sy_peaks_compute(pool, &k, &p);
+    sy_pool_free(pool);
+    *out = p.f32;
+    if (compute != SY_COMPUTE_F32 && p.bf16 > *out) *out = p.bf16;
+    bool codes = compute == SY_COMPUTE_INT8 || (compute == SY_COMPUTE_AUTO && !k.bf16_codes);
+    if (codes && p.int8 > *out) *out = p.int8;
+    return SY_OK;
 }
 
 /* Bytes that a thread reads so that they stay in the cache, 0: not this cache. */

@@ -13,6 +13,9 @@ struct sy_peaks { /* of all threads of a pool together */
 /* The best of many short runs, about 0.1 s each: a limit is what shows when nothing else disturbs. */
 void sy_peaks_compute(struct sy_pool *, const struct sy_kernels *, struct sy_peaks *); /* f32, bf16, int8 */
 SY_CHECK sy_status sy_peaks_read(struct sy_pool *, const struct sy_kernels *, struct sy_peaks *, struct sy_err *);
+/* Operations/s of the best arithmetic that kernels use with `compute`, on n_thread threads (0: all); takes 0.3 s. */
+SY_CHECK sy_status sy_peaks_best(const struct sy_env *, int32_t n_thread, enum sy_compute, double *out,
+                                 struct sy_err *);
 
 /* The isa levels of this machine, worst first: names of folders that SYSTOLE_ISA takes. Returns how many of n_max. */
 int sy_isa_levels(const char **name, int n_max);

@@ -1,5 +1,5 @@
-/* bucket.c - devices whose programs have static shapes: one program for each bucket, and the step's batch in the
- * shape of the smallest bucket that holds it. */
+/* bucket.c - static shapes, for devices whose programs have them and for who asks what they cost: one program for
+ * each bucket, and the step's batch in the shape of the smallest bucket that holds it. */
 #include <string.h>
 
 #include "engine/engine_int.h"
@@ -157,7 +157,13 @@ sy_status buckets_fit(struct sy_engine *e, struct bucket **out, struct sy_err *e
     }
     sy_assert(i >= 0); /* the last one holds whatever the scheduler may fill */
     struct bucket *b = *out = &e->bucket[i];
-    for (int32_t g = 0; g < e->n_group; g++) fill_batch(e, g, &b->batch[g]);
+    for (int32_t g = 0; g < e->n_group; g++) {
+        struct sy_batch *to = &b->batch[g];
+        fill_batch(e, g, to);
+        if (!e->plan.device.ragged) continue;
+        to->n_tok = to->shape.tok; /* or it would leave padding out */
+        to->n_out = to->shape.out;
+    }
     b->n_step++;
     b->n_tok += (uint64_t)e->batch.n_tok;
     return SY_OK;

@@ -259,8 +259,9 @@ static sy_status allocate(struct sy_engine *e, struct sy_shape shape, struct sy_
     sy_status st = mtp ? SY_OK : e->ops->load(e->backend, e->graph, e->ckpt, &e->weights, err);
     if (!st && e->draft) st = draft_load(e, err);
     e->ops->device(e->backend, &e->plan.device, false);
-    if (!st && e->plan.device.ragged) st = e->ops->compile(e->backend, e->graph, e->weights, dim, &e->program, err);
-    if (!st && !e->plan.device.ragged) st = buckets_compile(e, shape, dim, err);
+    bool buckets = e->opt.fixed_shapes || !e->plan.device.ragged;
+    if (!st && !buckets) st = e->ops->compile(e->backend, e->graph, e->weights, dim, &e->program, err);
+    if (!st && buckets) st = buckets_compile(e, shape, dim, err);
     if (!st) st = e->ops->allocate_kv_cache(e->backend, e->graph, dim, &e->kv, err);
     if (!st) st = engine_tables_new(e, shape, err);
     if (st) return st;

@@ -40,6 +40,7 @@ struct sy_engine_opt {   /* zero everywhere is a sensible default */
                                prefill chunks; 0: none */
     enum sy_scheduling scheduling;
     enum sy_shapes shapes;
+    bool fixed_shapes; /* a device that takes steps of any shape gets `shapes` all the same: for comparison */
     bool no_prefix_cache;
     int32_t draft_max; /* tokens guessed in a step for each sequence at most; 0: none, or 4 with a draft model */
     const char *draft_model; /* what guesses: a smaller model's path, or "mtp": the model's own head for one token

@@ -133,7 +133,7 @@ struct sy_engine {
     struct sy_weights *weights;
     struct sy_program *program; /* of a ragged device; NULL: one in each bucket */
     struct sy_buckets buckets;
-    struct bucket *bucket; /* [buckets.n], room for SY_BUCKET_MAX; NULL: the device is ragged */
+    struct bucket *bucket; /* [buckets.n], room for SY_BUCKET_MAX; NULL: steps have any shape */
     struct sy_cache_dim dim;
     int32_t next_bucket; /* SY_SHAPES_EXACT: whose place a new one takes when all are taken */
     int64_t n_compiled;  /* programs, when the engine was ready */

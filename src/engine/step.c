@@ -176,6 +176,7 @@ sy_status sy_engine_step_end(struct sy_engine *e, struct sy_err *err)
     struct sy_result r;
     sy_status st = e->ops->wait(e->backend, wanted(e), &r, err);
     if (st) return st;
+    r.n = e->batch.n_out; /* what was padded too is nobody's */
     uint64_t now = sy_now_ns(e->env);
     if (e->bucket) {
         struct sy_device d;

@@ -6,12 +6,10 @@
 
 #include "base/data.h"
 #include "bench/report.h"
+#include "bench/svg.h"
 
-enum { WIDE = 760, HIGH = 430, LEFT = 74, RIGHT = 20, TOP = 26, BOTTOM = 52, SERIES_MAX = 12, FRONT_MAX = 4096 };
+enum { WIDE = 760, HIGH = 430, LEFT = 74, RIGHT = 20, TOP = 26, BOTTOM = 52, FRONT_MAX = 4096 };
 
-/* Colours that those who see no red or green tell apart: Okabe and Ito, "Color universal design", 2008. */
-static const char *const colour[SERIES_MAX] = {"#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
-                                               "#7F7F7F", "#8C510A", "#35978F", "#762A83", "#1B7837", "#C51B7D"};
 static const struct {
     const char *name, *x, *y;
     bool x_more, y_more; /* more is better */
@@ -67,93 +65,30 @@ static size_t series_of(const struct sy_report *r, const char **name)
     for (size_t i = 0; i < r->n; i++) {
         size_t k = 0;
         while (k < n && strcmp(name[k], r->point[i].series)) k++;
-        if (k == n && n < SERIES_MAX) name[n++] = r->point[i].series;
+        if (k == n && n < SY_SVG_COLOURS) name[n++] = r->point[i].series;
     }
     return n;
-}
-
-static void escape(struct sy_buf *b, const char *s)
-{
-    for (; *s; s++) {
-        if (*s == '<') sy_buf_text(b, "&lt;");
-        else if (*s == '>') sy_buf_text(b, "&gt;");
-        else if (*s == '&') sy_buf_text(b, "&amp;");
-        else if (*s == '"') sy_buf_text(b, "&quot;");
-        else sy_buf_char(b, *s);
-    }
 }
 
 /* ---- a chart ----------------------------------------------------------------------------------------------------
  */
 
-struct axes { /* logarithmic both ways: costs and speeds span decades */
-    double x0, x1, y0, y1;
-};
-
-static struct axes axes_of(const struct sy_report *r, enum sy_chart c)
+static struct sy_svg_plot plot_of(const struct sy_report *r, enum sy_chart c)
 {
-    struct axes a = {INFINITY, 0, INFINITY, 0};
-    for (size_t i = 0; i < r->n; i++) {
-        if (!drawn(&r->point[i], c)) continue;
-        a.x0 = fmin(a.x0, x_of(&r->point[i], c));
-        a.x1 = fmax(a.x1, x_of(&r->point[i], c));
-        a.y0 = fmin(a.y0, y_of(&r->point[i], c));
-        a.y1 = fmax(a.y1, y_of(&r->point[i], c));
-    }
-    double px = pow(a.x1 / a.x0, 0.04) + 0.02, py = pow(a.y1 / a.y0, 0.06) + 0.02;
-    return (struct axes){a.x0 / px, a.x1 * px, a.y0 / py, a.y1 * py};
+    struct sy_svg_plot p = {.left = LEFT, .right = WIDE - RIGHT, .top = TOP, .bottom = HIGH - BOTTOM};
+    sy_svg_clear(&p);
+    for (size_t i = 0; i < r->n; i++)
+        if (drawn(&r->point[i], c)) sy_svg_hold(&p, x_of(&r->point[i], c), y_of(&r->point[i], c));
+    sy_svg_pad(&p);
+    return p;
 }
 
-static double px(const struct axes *a, double x)
-{
-    return LEFT + (WIDE - LEFT - RIGHT) * log(x / a->x0) / log(a->x1 / a->x0);
-}
-
-static double py(const struct axes *a, double y)
-{
-    return HIGH - BOTTOM - (HIGH - TOP - BOTTOM) * log(y / a->y0) / log(a->y1 / a->y0);
-}
-
-static void number(struct sy_buf *b, double v)
-{
-    if (v >= 1e6) sy_buf_printf(b, "%gM", v / 1e6);
-    else if (v >= 1e4) sy_buf_printf(b, "%gk", v / 1e3);
-    else sy_buf_printf(b, "%g", v);
-}
-
-/* Ticks at 1, 2, 5 of each decade, or only at 1 where there are many decades. */
-static void ticks(struct sy_buf *b, const struct axes *a, bool x)
-{
-    double lo = x ? a->x0 : a->y0, hi = x ? a->x1 : a->y1;
-    static const double steps[] = {1, 1.5, 2, 3, 5, 7};
-    for (double d = pow(10, floor(log10(lo))); d <= hi; d *= 10)
-        for (size_t i = 0; i < SY_COUNT(steps); i++) {
-            double v = d * steps[i];
-            bool few = hi / lo < 8, some = hi / lo < 200;
-            if (v < lo || v > hi || (!few && (i == 1 || i == 3 || i == 5)) || (!some && i != 0)) continue;
-            if (x)
-                sy_buf_printf(
-                    b,
-                    "<line class=g x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\"/><text class=t x=\"%.1f\" y=\"%d\" "
-                    "text-anchor=middle>",
-                    px(a, v), px(a, v), TOP, HIGH - BOTTOM, px(a, v), HIGH - BOTTOM + 18);
-            else
-                sy_buf_printf(
-                    b,
-                    "<line class=g x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/><text class=t x=\"%d\" y=\"%.1f\" "
-                    "text-anchor=end>",
-                    LEFT, WIDE - RIGHT, py(a, v), py(a, v), LEFT - 8, py(a, v) + 4);
-            number(b, v);
-            sy_buf_text(b, "</text>");
-        }
-}
-
-static void front_line(const struct sy_report *r, enum sy_chart c, const struct axes *a, const char *name, size_t s,
-                       struct sy_buf *b)
+static void front_line(const struct sy_report *r, enum sy_chart c, const struct sy_svg_plot *a, const char *name,
+                       size_t s, struct sy_buf *b)
 {
     double last = 0;
     bool first = true;
-    sy_buf_printf(b, "<path class=l data-s=\"%zu\" fill=none stroke=\"%s\" d=\"", s, colour[s]);
+    sy_buf_printf(b, "<path class=\"l\" data-s=\"%zu\" stroke=\"%s\" d=\"", s, sy_svg_colour[s]);
     for (size_t done = 0; done < r->n && done < FRONT_MAX; done++) {
         const struct sy_report_point *next = NULL;
         for (size_t i = 0; i < r->n; i++)
@@ -163,68 +98,43 @@ static void front_line(const struct sy_report *r, enum sy_chart c, const struct 
                 next = &r->point[i];
         if (!next) break;
         last = x_of(next, c);
-        sy_buf_printf(b, "%c%.1f %.1f", first ? 'M' : 'L', px(a, last), py(a, y_of(next, c)));
+        sy_buf_printf(b, "%c%.1f %.1f", first ? 'M' : 'L', sy_svg_x(a, last), sy_svg_y(a, y_of(next, c)));
         first = false;
     }
     sy_buf_text(b, "\"/>");
 }
 
-static void dot(const struct sy_report *r, size_t i, enum sy_chart c, const struct axes *a, size_t s,
+static void dot(const struct sy_report *r, size_t i, enum sy_chart c, const struct sy_svg_plot *a, size_t s,
                 struct sy_buf *b)
 {
     const struct sy_report_point *p = &r->point[i];
     bool best = on_front(r, i, c);
     sy_buf_printf(b, "<circle class=\"d%s\" data-s=\"%zu\" cx=\"%.1f\" cy=\"%.1f\" r=\"%s\" fill=\"%s\"><title>",
-                  best ? "" : " p", s, px(a, x_of(p, c)), py(a, y_of(p, c)), best ? "4.2" : "2.6", colour[s]);
-    escape(b, p->series);
+                  best ? "" : " p", s, sy_svg_x(a, x_of(p, c)), sy_svg_y(a, y_of(p, c)), best ? "4.2" : "2.6",
+                  sy_svg_colour[s]);
+    sy_svg_escape(b, p->series);
     sy_buf_text(b, ", ");
-    escape(b, p->label);
+    sy_svg_escape(b, p->label);
     sy_buf_printf(b, "\n%.4g $/M tokens, %.0f tokens/s/chip, %.1f tokens/s/user, E2E %.2f s\n", p->usd_mtok,
                   p->tok_s_chip, p->tok_s_user, p->e2e_s);
-    escape(b, p->figures);
+    sy_svg_escape(b, p->figures);
     sy_buf_text(b, "</title></circle>");
 }
 
 void sy_report_svg(const struct sy_report *r, enum sy_chart c, struct sy_buf *b)
 {
-    const char *name[SERIES_MAX];
-    size_t n = series_of(r, name), any = 0;
-    struct axes a = axes_of(r, c);
-    for (size_t i = 0; i < r->n; i++) any += drawn(&r->point[i], c);
-    sy_buf_printf(
-        b,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" role=img "
-        "font-family=\"system-ui,sans-serif\" "
-        "font-size=\"12\"><style>.g{stroke:#8884;stroke-width:1}.t{fill:#777}.l{stroke-width:2}.p{opacity:.28}"
-        ".x{fill:#777;font-size:13px}</style><title>",
-        WIDE, HIGH);
-    escape(b, charts[c].name);
-    sy_buf_text(b, "</title>");
-    if (any) {
-        ticks(b, &a, true);
-        ticks(b, &a, false);
-    }
-    for (size_t s = 0; s < n && any; s++) front_line(r, c, &a, name[s], s, b);
+    const char *name[SY_SVG_COLOURS];
+    size_t n = series_of(r, name);
+    struct sy_svg_plot a = plot_of(r, c);
+    sy_svg_open(b, WIDE, HIGH, charts[c].name);
+    sy_svg_axes(b, &a, charts[c].x, charts[c].y, NULL, 0);
+    for (size_t s = 0; s < n; s++) front_line(r, c, &a, name[s], s, b);
     for (size_t i = 0; i < r->n; i++)
         for (size_t s = 0; s < n; s++)
             if (!strcmp(name[s], r->point[i].series) && drawn(&r->point[i], c)) dot(r, i, c, &a, s, b);
-    sy_buf_printf(
-        b,
-        "<text class=x x=\"%d\" y=\"%d\" text-anchor=middle>%s</text><text class=x transform=\"translate(16 %d) "
-        "rotate(-90)\" text-anchor=middle>%s</text>",
-        (LEFT + WIDE - RIGHT) / 2, HIGH - 10, charts[c].x, (TOP + HIGH - BOTTOM) / 2, charts[c].y);
     double at = LEFT + 4;
-    for (size_t s = 0; s < n; s++) {
-        sy_buf_printf(
-            b,
-            "<g class=k data-s=\"%zu\"><circle cx=\"%.0f\" cy=\"12\" r=\"5\" fill=\"%s\"/><text class=x x=\"%.0f\" "
-            "y=\"16\">",
-            s, at + 5, colour[s], at + 14);
-        escape(b, name[s]);
-        sy_buf_text(b, "</text></g>");
-        at += 26 + 7.5 * (double)strlen(name[s]);
-    }
-    sy_buf_text(b, "</svg>");
+    for (size_t s = 0; s < n; s++) at += sy_svg_name(b, at, 16, s, name[s]);
+    sy_svg_close(b);
 }
 
 /* ---- tables ------------------------------------------------------------------------------------------------------
@@ -362,7 +272,7 @@ static void put_cards(const struct sy_report *r, const char *const *name, size_t
             if (!best || (money ? p->usd_mtok < best->usd_mtok : p->tok_s_chip > best->tok_s_chip)) best = p;
         }
         sy_buf_printf(b, "<div class=card data-s=%zu><span>", s);
-        escape(b, name[s]);
+        sy_svg_escape(b, name[s]);
         if (!best) {
             sy_buf_text(b, "</span><b>keeps no promise</b><span>no configuration tried is fast enough</span></div>");
             continue;
@@ -373,9 +283,9 @@ static void put_cards(const struct sy_report *r, const char *const *name, size_t
                           best->tok_s_chip);
         else sy_buf_printf(b, "%.0f</b><span>tokens/s/chip</span><span>", best->tok_s_chip);
         sy_buf_printf(b, "%.1f tokens/s a user</span><span>", best->tok_s_user);
-        escape(b, best->label);
+        sy_svg_escape(b, best->label);
         sy_buf_text(b, "</span><span>");
-        escape(b, best->figures);
+        sy_svg_escape(b, best->figures);
         sy_buf_text(b, "</span></div>");
     }
     sy_buf_text(b, "</div>");
@@ -412,7 +322,7 @@ static void figure(struct sy_buf *b, double v)
 
 static void put_row(const struct curve *v, size_t n, double at, bool low, struct sy_buf *b)
 {
-    double y[SERIES_MAX];
+    double y[SY_SVG_COLOURS];
     size_t best = n;
     for (size_t s = 0; s < n; s++) {
         y[s] = sy_monotone_at(v[s].x, v[s].y, v[s].n, at);
@@ -456,7 +366,7 @@ static sy_status put_equal(const struct sy_report *r, const char *const *name, s
     sy_buf_text(b, "<th scope=col class=n>tokens/s a user");
     for (size_t s = 0; s < n; s++) {
         sy_buf_text(b, "<th scope=col class=n>");
-        escape(b, name[s]);
+        sy_svg_escape(b, name[s]);
     }
     sy_buf_text(b, "<tbody>");
     for (size_t i = 0; i < SY_COUNT(at); i++) put_row(v, n, at[i], c == SY_CHART_COST_USER, b);
@@ -473,7 +383,7 @@ static void put_table(const struct sy_report *r, struct sy_buf *b)
         "points");
     for (size_t i = 0; i < SY_COUNT(columns); i++) {
         sy_buf_printf(b, "<th scope=col%s>", i >= 2 && i + 1 < SY_COUNT(columns) ? " class=n" : "");
-        escape(b, columns[i]);
+        sy_svg_escape(b, columns[i]);
     }
     sy_buf_text(b, "<tbody>");
     for (size_t i = 0; i < r->n; i++) {
@@ -482,15 +392,15 @@ static void put_table(const struct sy_report *r, struct sy_buf *b)
         numbers_of(p, v);
         bool best = drawn(p, SY_CHART_COST_USER) && on_front(r, i, SY_CHART_COST_USER);
         sy_buf_printf(b, "<tr%s><td>", best ? " class=best" : "");
-        escape(b, p->series);
+        sy_svg_escape(b, p->series);
         sy_buf_text(b, "<td>");
-        escape(b, p->label);
+        sy_svg_escape(b, p->label);
         for (int k = 0; k < 7; k++) {
             sy_buf_text(b, "<td class=n>");
             if (isfinite(v[k])) figure(b, v[k]);
         }
         sy_buf_text(b, "<td>");
-        escape(b, p->figures);
+        sy_svg_escape(b, p->figures);
     }
     sy_buf_text(b, "</table></div></section>");
 }
@@ -499,22 +409,22 @@ static void put_head(const struct sy_report *r, const char *css, struct sy_buf *
 {
     sy_buf_text(b, "<!doctype html><html lang=en data-theme=light><meta charset=utf-8><meta name=viewport "
                    "content=\"width=device-width\"><title>");
-    escape(b, r->title);
+    sy_svg_escape(b, r->title);
     sy_buf_printf(b, "</title><style>%s</style><main><header><div><h1>", css);
-    escape(b, r->title);
+    sy_svg_escape(b, r->title);
     sy_buf_text(b, "</h1><p class=about>");
     for (const char *s = r->about; *s;) {
         size_t n = strcspn(s, "\n");
         char line[640];
         snprintf(line, sizeof line, "%.*s", (int)(n < sizeof line ? n : sizeof line - 1), s);
-        escape(b, line);
+        sy_svg_escape(b, line);
         s += n + (s[n] == '\n');
         if (*s) sy_buf_text(b, "<br>");
     }
     sy_buf_text(b, "</p></div><button type=button id=theme>light / dark</button></header>");
     if (!r->promise) return;
     sy_buf_text(b, "<p class=about>Cheapest within the promise: ");
-    escape(b, r->promise);
+    sy_svg_escape(b, r->promise);
     sy_buf_text(b, "</p>");
 }
 
@@ -523,7 +433,7 @@ static void put_charts(const struct sy_report *r, const char *const *name, size_
     sy_buf_text(b, "<div class=legend>");
     for (size_t s = 0; s < n; s++) {
         sy_buf_printf(b, "<button type=button data-s=%zu aria-pressed=true><i></i>", s);
-        escape(b, name[s]);
+        sy_svg_escape(b, name[s]);
         sy_buf_text(b, "</button>");
     }
     sy_buf_text(b, "</div><div class=charts>");
@@ -540,7 +450,7 @@ sy_status sy_report_html(const struct sy_report *r, struct sy_buf *b, struct sy_
 {
     const struct sy_data *css = sy_data_find("report/report.css"), *js = sy_data_find("report/report.js"),
                          *lib = sy_data_find("report/chart.min.js");
-    const char *name[SERIES_MAX];
+    const char *name[SY_SVG_COLOURS];
     struct sy_buf data;
     size_t n = series_of(r, name);
     if (!css || !js || !lib) return sy_fail(err, SY_ENOSUP, "this build carries no report/ files");

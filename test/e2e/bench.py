@@ -3,8 +3,9 @@
 import json
 import os
 import tempfile
+import xml.etree.ElementTree as xml
 
-from support import lib
+from support import lib, tiny
 from support.server import Server
 
 MODEL = "test/golden/models/llama"
@@ -54,10 +55,49 @@ def test_offline():
     assert "cost against interactivity" in out and "cost against E2E" in out
 
 
+def test_sweep():
+    with tempfile.TemporaryDirectory() as tmp:
+        bench("offline", "-m", MODEL, "--batch", "1,2", "--sweep-input", "8,16,..,64", "--output-len", 4, "--repeat", 1,
+              "--sweep-threads", "1,2", "--json", tmp + "/out.json", "--svg", tmp + "/out.svg")
+        rows = json.load(open(tmp + "/out.json"))["results"]
+        root = xml.parse(tmp + "/out.svg").getroot()
+    want = [(t, n, b) for t in (1, 2) for n in (8, 16, 32, 64) for b in (1, 2)]
+    assert [(r["threads"], r["input_len"], r["batch"]) for r in rows] == want, rows
+    assert all(r["decode_limit_tok_s"] > 0 and r["prefill_limit_tok_s"] > 0 for r in rows)
+    space = "{http://www.w3.org/2000/svg}"
+    texts = [t.text for t in root.iter(space + "text")]
+    dots = [c for c in root.iter(space + "circle") if c.get("class") == "d"]
+    assert len(dots) == 2 * len(rows) and "tokens of the prompt" in texts, texts
+    assert {"batch 1, 1 thread", "batch 2, 2 threads"} <= set(texts), texts
+    lib.refused(2, "bench", "offline", "-m", MODEL, "--mixed", "--sweep-input", "8,16", says=("--mixed", "--sweep-input"))
+    lib.refused(2, "bench", "offline", "-m", MODEL, "--sweep-threads", "0", says="--sweep-threads")
+    r = lib.run("bench", "offline", "-m", MODEL, "--batch", 1, "--input-len", 8, "--output-len", 2, "--repeat", 1, "--svg",
+                "no/such/folder/x.svg")
+    assert r.returncode == 1 and b"no/such/folder/x.svg" in r.stderr, r
+
+
 def test_mixed():
     out = json.loads(bench("offline", "-m", MODEL, "--mixed", "--batch", 4, "--input-len", 20, "--output-len", 10, "--repeat", 1,
                            "--json", "-"))
     assert out["continuous"]["output_tok_s"] > 0 and out["static"]["output_tok_s"] > 0 and out["gain"] > -1, out
+
+
+def test_design():
+    with tempfile.TemporaryDirectory() as tmp:
+        model = tiny.make(tmp + "/tiny", arch="llama", talkative=True, tokenizer=True)
+        bench("design", "-m", model, "--batch", "1,3", "--input-len", 20,
+              "--output-len", 4, "--repeat", 1, "--threads", 1, "-f", "test/data/text.txt", "--json", tmp + "/d.json")
+        rows = json.load(open(tmp + "/d.json"))
+    want = ("KV blocks of 8", "KV blocks of 128", "off 256-byte lines", "not fused", "static batching", "fixed shapes",
+            "sums in bf16")
+    for what in want:
+        assert any(what in r["choice"] for r in rows), (what, rows)
+    assert all(r["as_is"] > 0 and r["other"] > 0 and r["ratio"] > 0 for r in rows), rows
+    assert [r["measure"] for r in rows[:3]] == ["prompt tokens/s, batch 1", "decode tokens/s, batch 1", "decode tokens/s, batch 3"]
+    p = [r for r in rows if "perplexity" in r["measure"]]
+    assert len(p) == 1 and abs(p[0]["other"] / p[0]["as_is"] - p[0]["ratio"]) < 1e-6 and abs(p[0]["ratio"] - 1) < 0.1, p
+    lib.refused(2, "bench", "design", "-m", MODEL, "--batch", "1,2,3,4,5", says="--batch")
+    lib.refused(2, "bench", "design", "-m", MODEL, "--mixed", says="--mixed")
 
 
 def test_kernels():

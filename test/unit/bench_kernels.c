@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "bench/kernels.h"
+#include "quant/quant.h"
 
 struct seen {
     int n_level, n_result, n_by_level[8], at_level;
@@ -86,6 +87,41 @@ static void attention(void **state)
     assert_true(ran(&s, "decode f32") && ran(&s, "prefill bf16") && ran(&s, "write f16"));
 }
 
+/* Sums in f32 and bf16: both are measured, and mean the same at every level. */
+static void sums(void **state)
+{
+    (void)state;
+    struct seen s = measure("attend", SY_BENCH_SUMS, NULL);
+    assert_int_equal(s.n_result, s.n_level * 2);
+    assert_true(ran(&s, "sums in f32") && ran(&s, "sums in bf16"));
+    static float p[40][SY_SUM_ROWS], f32[8][SY_SUM_ROWS][SY_SUM_COLS];
+    static uint16_t v[40][SY_SUM_COLS], bf16[8][SY_SUM_ROWS][SY_SUM_COLS];
+    for (int k = 0; k < 40; k++) {
+        for (int r = 0; r < SY_SUM_ROWS; r++) p[k][r] = (float)(1 + (k * 5 + r) % 9) / 8;
+        for (int d = 0; d < SY_SUM_COLS; d++) v[k][d] = sy_f32_to_bf16((float)((k * 7 + d * 3) % 11 + 1) / 4);
+    }
+    for (int l = 0; l < s.n_level; l++) {
+        struct sy_kernels kern;
+        assert_int_equal(sy_kernels_pick(s.level[l], &kern, NULL), SY_OK);
+        kern.peak.sum_f32(p, (const uint16_t(*)[SY_SUM_COLS])v, 40, f32[l]);
+        kern.peak.sum_bf16(p, (const uint16_t(*)[SY_SUM_COLS])v, 40, bf16[l]);
+    }
+    /* Products and f32 sums of these are exact. */
+    bool rounded = false;
+    for (int r = 0; r < SY_SUM_ROWS; r++)
+        for (int d = 0; d < SY_SUM_COLS; d++) {
+            float want = 0, narrow = 0;
+            for (int k = 0; k < 40; k++) {
+                want += p[k][r] * sy_bf16_to_f32(v[k][d]);
+                narrow = sy_bf16_to_f32(sy_f32_to_bf16(narrow + p[k][r] * sy_bf16_to_f32(v[k][d])));
+            }
+            rounded |= narrow != want;
+            for (int l = 0; l < s.n_level; l++)
+                assert_true(f32[l][r][d] == want && sy_bf16_to_f32(bf16[l][r][d]) == narrow);
+        }
+    assert_true(rounded);
+}
+
 static void vectors(void **state)
 {
     (void)state;
@@ -129,8 +165,8 @@ static void is_stopped(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products),  cmocka_unit_test(attention),  cmocka_unit_test(vectors),
-        cmocka_unit_test(one_level), cmocka_unit_test(is_stopped),
+        cmocka_unit_test(products), cmocka_unit_test(attention), cmocka_unit_test(sums),
+        cmocka_unit_test(vectors),  cmocka_unit_test(one_level), cmocka_unit_test(is_stopped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

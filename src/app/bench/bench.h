@@ -5,12 +5,14 @@
 #include "bench/report.h"
 
 sy_status sy_bench_kernels(struct sy_args *, struct sy_err *);
+sy_status sy_bench_design(struct sy_args *, struct sy_err *);
 sy_status sy_bench_offline(struct sy_args *, struct sy_err *);
 sy_status sy_bench_replay(struct sy_args *, struct sy_err *);
 sy_status sy_bench_compare(struct sy_args *, struct sy_err *);
 sy_status sy_bench_serve(struct sy_args *, struct sy_err *);
 sy_status sy_bench_sweep(struct sy_args *, struct sy_err *);
 extern const struct sy_flag sy_flags_bench[];
+enum { SY_BENCH_LEN_MAX = 16777216 }; /* tokens of a prompt or an answer */
 
 /* "1,2,4" of numbers within lo..hi; ".." after two of them goes on as they began, by doubling or in steps, up to the
  * one that follows: 1,2,..,64 and 16,32,..,128 double, 10,15,..,30 counts in fives. In the arguments' arena. */

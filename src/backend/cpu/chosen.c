@@ -127,7 +127,7 @@ static void attend_all(void *ctx, int64_t item, int32_t thread)
     struct sy_attend a = cpu_attend_item(p, s->o, &w, (int32_t)(item % s->n_group));
     a.partial = p->partial + thread * p->partial_slice;
     for (int32_t i = 0; i < a.n_part; i++, a.part++)
-        sy_attend_part(&p->b->kern.attend, s->o->kv.dtype, &a, p->b->opt.compute != SY_COMPUTE_F32);
+        p->b->attend_part(&p->b->kern.attend, s->o->kv.dtype, &a, p->b->opt.compute != SY_COMPUTE_F32);
     p->b->kern.attend.merge(&a);
 }
 
@@ -162,7 +162,7 @@ static void attend_list(void *ctx, int64_t item, int32_t thread)
     a.layer = (const unsigned char *)to;
     a.table = p->one_block;
     a.part = part;
-    sy_attend_part(&p->b->kern.attend, kv.dtype, &a, false);
+    p->b->attend_part(&p->b->kern.attend, kv.dtype, &a, false);
 }
 
 static void merge_list(void *ctx, int64_t item, int32_t thread)

@@ -27,6 +27,7 @@ static sy_status open_backend(const struct sy_env *env, const struct sy_backend_
     if (!b) return sy_fail(err, SY_ENOMEM, "no memory for the cpu backend");
     b->env = env;
     b->opt = *opt;
+    b->attend_part = opt->attend_part ? opt->attend_part : sy_attend_part;
     sy_status st = sy_kernels_pick(getenv("SYSTOLE_ISA"), &b->kern, err);
     if (!st) st = sy_pool_new(env, opt->n_thread, &b->pool, err);
     if (st) {
@@ -406,7 +407,7 @@ static sy_status allocate_kv_cache(struct sy_backend *b, const struct sy_graph *
     struct sy_kv_cache *c = sy_new(b->env, sizeof *c);
     if (!c) return sy_fail(err, SY_ENOMEM, "no memory for the KV cache");
     c->b = b;
-    int64_t bytes = 0;
+    int64_t bytes = b->opt.kv_offset;
     for (uint32_t i = 1; i < n_node; i++) {
         if (!cpu_has_cache(&node[i])) continue;                /* without keys: reads another's */
         sy_assert(c->n_layer < (int)SY_COUNT(c->layer_bytes)); /* models have at most 1,024 layers */
@@ -415,10 +416,10 @@ static sy_status allocate_kv_cache(struct sy_backend *b, const struct sy_graph *
         c->block_bytes[c->n_layer++] = each;
         bytes += each * dim.n_block;
     }
-    c->slot_at = bytes;
+    c->slot_at = (bytes + 255) & ~(int64_t)255;
     c->slot_bytes = cpu_slot_bytes(b, g);
-    bytes +=
-        c->slot_bytes * dim.n_slot + 1; /* a model of slots alone has no block's bytes, and the other way round */
+    bytes = c->slot_at + c->slot_bytes * dim.n_slot +
+            1; /* a model of slots alone has no block's bytes, and the other way round */
     sy_status st = sy_pages_new(&c->mem, (size_t)bytes, !b->opt.no_huge_pages, err);
     if (st) {
         sy_delete(b->env, c);

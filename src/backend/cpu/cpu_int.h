@@ -11,6 +11,7 @@ struct sy_backend {
     struct sy_backend_opt opt;
     struct sy_kernels kern;
     struct sy_pool *pool;
+    void (*attend_part)(const struct sy_kernels_attend *, enum sy_kv_dtype, const struct sy_attend *, bool rounded);
     double bytes_s;          /* measured bandwidth, 0 before */
     struct sy_result result; /* of the last forward */
 };

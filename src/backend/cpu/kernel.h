@@ -130,6 +130,7 @@ struct sy_kernels_scan {
 
 /* ---- what the machine can do at most --------------------------------------------------------------------------- */
 
+enum { SY_SUM_ROWS = 4, SY_SUM_COLS = 64 };
 struct sy_kernels_peak { /* f32, bf16, int8: multiply-adds on registers only, `rounds` times a few; return how many
                             operations that were (a multiply-add is two). sink: 128 bytes of finite numbers, 64-byte
                             aligned, read and written. bf16 NULL: there is no instruction for it. */
@@ -137,6 +138,12 @@ struct sy_kernels_peak { /* f32, bf16, int8: multiply-adds on registers only, `r
     int64_t (*bf16)(int64_t rounds, void *sink);
     int64_t (*int8)(int64_t rounds, void *sink);
     uint64_t (*read)(const void *, size_t n); /* reads n bytes, a multiple of 1,024 */
+    /* sum[r][d] += p[k][r] v[k][d] for n keys k, as attention sums values of bf16: sums in f32, and rounded to bf16
+     * after every key. */
+    void (*sum_f32)(const float (*p)[SY_SUM_ROWS], const uint16_t (*v)[SY_SUM_COLS], int64_t n,
+                    float (*sum)[SY_SUM_COLS]);
+    void (*sum_bf16)(const float (*p)[SY_SUM_ROWS], const uint16_t (*v)[SY_SUM_COLS], int64_t n,
+                     uint16_t (*sum)[SY_SUM_COLS]);
 };
 
 struct sy_kernels {

@@ -53,7 +53,7 @@ static struct op *push_op(struct plan *l, enum region_kind kind, bool on_out, co
 {
     struct sy_program *p = l->p;
     struct region *r = p->n_region ? &p->region[p->n_region - 1] : NULL;
-    if (!r || kind != REGION_ROWS || r->kind != REGION_ROWS || r->on_out != on_out) {
+    if (!r || p->b->opt.unfused || kind != REGION_ROWS || r->kind != REGION_ROWS || r->on_out != on_out) {
         r = &p->region[p->n_region++];
         *r = (struct region){.kind = kind, .on_out = on_out, .op0 = p->n_op};
     }
@@ -163,7 +163,7 @@ static struct sy_xmat *prepared(struct plan *l, uint32_t id, enum sy_xkind kind)
 /* The ADD that can live in the epilogue of product `id`, or 0. */
 static uint32_t residual_add(const struct plan *l, uint32_t id)
 {
-    if (l->n_use[id] != 1) return 0;
+    if (l->n_use[id] != 1 || l->p->b->opt.unfused) return 0;
     for (uint32_t i = id + 1; i < l->n_node; i++) {
         const struct sy_node *m = node_of(l, i);
         bool first = m->in[0].id == id;

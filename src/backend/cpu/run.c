@@ -295,7 +295,7 @@ struct sy_attend cpu_attend_item(const struct sy_program *p, const struct op *o,
 
 static void attend_part(const struct sy_program *p, const struct op *o, const struct sy_attend *a)
 {
-    sy_attend_part(&p->b->kern.attend, o->kv.dtype, a, p->b->opt.compute != SY_COMPUTE_F32);
+    p->b->attend_part(&p->b->kern.attend, o->kv.dtype, a, p->b->opt.compute != SY_COMPUTE_F32);
 }
 
 /* Work items of one run of queries. */

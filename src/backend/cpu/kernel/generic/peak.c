@@ -1,5 +1,6 @@
 /* peak.c - what portable code reaches: the compiler's scalars, or what it makes of them. */
 #include "backend/cpu/kernel.h"
+#include "quant/quant.h"
 
 enum { LANES = 32 };
 
@@ -38,5 +39,23 @@ static uint64_t read_all(const void *at, size_t n)
     return sum[0];
 }
 
+static void sum_f32(const float (*p)[SY_SUM_ROWS], const uint16_t (*v)[SY_SUM_COLS], int64_t n,
+                    float (*sum)[SY_SUM_COLS])
+{
+    for (int64_t k = 0; k < n; k++)
+        for (int r = 0; r < SY_SUM_ROWS; r++)
+            for (int d = 0; d < SY_SUM_COLS; d++) sum[r][d] += p[k][r] * sy_bf16_to_f32(v[k][d]);
+}
+
+static void sum_bf16(const float (*p)[SY_SUM_ROWS], const uint16_t (*v)[SY_SUM_COLS], int64_t n,
+                     uint16_t (*sum)[SY_SUM_COLS])
+{
+    for (int64_t k = 0; k < n; k++)
+        for (int r = 0; r < SY_SUM_ROWS; r++)
+            for (int d = 0; d < SY_SUM_COLS; d++)
+                sum[r][d] = sy_f32_to_bf16(sy_bf16_to_f32(sum[r][d]) + p[k][r] * sy_bf16_to_f32(v[k][d]));
+}
+
 extern const struct sy_kernels_peak sy_peak_generic;
-const struct sy_kernels_peak sy_peak_generic = {.f32 = f32, .int8 = int8, .read = read_all};
+const struct sy_kernels_peak sy_peak_generic = {
+    .f32 = f32, .int8 = int8, .read = read_all, .sum_f32 = sum_f32, .sum_bf16 = sum_bf16};
