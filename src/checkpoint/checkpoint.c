@@ -214,7 +214,7 @@ size_t sy_checkpoint_index(const struct sy_checkpoint *c, const struct sy_tensor
     return (size_t)(t - c->tensor);
 }
 
-int64_t sy_tensor_flat_len(const struct sy_tensor *t)
+int64_t sy_tensor_flat_len(const struct sy_tensor *t, bool matrix)
 {
     int64_t n = 1, wide = 0;
     for (int i = 0; i < t->n_dim; i++) {
@@ -222,5 +222,5 @@ int64_t sy_tensor_flat_len(const struct sy_tensor *t)
         wide += t->dim[i] > 1;
     }
     bool filters = t->n_dim == 3 && t->dim[1] == 1;
-    return t->n_dim > 0 && (wide <= 1 || filters) ? n : 0;
+    return t->n_dim > 0 && (wide <= 1 || filters || matrix) ? n : 0;
 }

@@ -42,17 +42,25 @@ struct sy_cost sy_node_cost(const struct sy_graph *g, uint32_t id, const struct 
     case SY_OP_ATTEND: {
         const struct sy_attn_dim *d = &n->attr.attn;
         double window = d->window > 0 ? d->window : d->chunk > 0 ? d->chunk : 1e18;
-        if (n->in[5].id) window = (double)node[n->in[5].id].attr.index.n_top;
+        double top = n->in[5].id ? (double)node[n->in[5].id].attr.index.n_top : 1e18;
+        double kept = n->in[6].id ? node[n->in[6].id].attr.every : 0; /* tokens to a key beside the window's */
+        if (kept == 0 && n->in[5].id) window = top;
         double keys = min2(l->keys, l->tok * window), per = d->d_key + d->d_val;
-        double stored = d->shared ? d->d_key : per, read = n->in[5].id ? min2(l->ctx, keys) : l->ctx;
+        double stored = d->shared ? d->d_key : per, read = n->in[5].id || kept > 0 ? min2(l->ctx, keys) : l->ctx;
+        if (kept > 0) {
+            double more = min2(l->keys / kept, l->tok * top);
+            keys += more;
+            read += min2(l->ctx / kept, more);
+        }
         return (struct sy_cost){.flops = 2 * keys * d->n_head * per,
                                 .b_state = (read + l->tok) * d->n_kv * stored * l->kv_elem_bytes,
                                 .b_act = f32 * (elems + rows * (double)in0->dim[1])};
     }
     case SY_OP_INDEX: {
         const struct sy_index_dim *d = &n->attr.index;
-        return (struct sy_cost){.flops = 2 * l->keys * d->n_head * (d->d + 1.0),
-                                .b_state = (l->ctx + l->tok) * d->d * l->kv_elem_bytes,
+        double per = d->every > 1 ? d->every : 1;
+        return (struct sy_cost){.flops = 2 * l->keys / per * d->n_head * (d->d + 1.0),
+                                .b_state = (l->ctx + l->tok) / per * d->d * l->kv_elem_bytes,
                                 .b_act = f32 * (elems + rows * (double)in0->dim[1])};
     }
     case SY_OP_HEADS: {
@@ -68,6 +76,19 @@ struct sy_cost sy_node_cost(const struct sy_graph *g, uint32_t id, const struct 
                                 .b_state = 2 * f32 * l->seq * (taps - 1) * (double)n->dim[1],
                                 .b_act = 2 * f32 * elems};
     }
+    case SY_OP_COMPRESS: {
+        double in = rows * (double)in0->dim[1];
+        return (struct sy_cost){
+            .flops = 8 * in, .b_state = 2 * f32 * l->seq * 1.5 * (double)in0->dim[1], .b_act = f32 * (elems + in)};
+    }
+    case SY_OP_KEEP:
+        return (struct sy_cost){.b_state = l->tok / n->attr.every * (double)n->dim[1] * l->kv_elem_bytes,
+                                .b_act = f32 * elems};
+    case SY_OP_GATES:
+        return (struct sy_cost){.flops = elems * (10 + 4.0 * n->attr.gates.n_round), .b_act = 2 * f32 * elems};
+    case SY_OP_BLEND:
+        return (struct sy_cost){.flops = 2 * elems * (n->attr.blend.n_in + 1),
+                                .b_act = f32 * (2 * elems + rows * (double)in0->dim[1])};
     case SY_OP_SCAN: {
         const struct sy_scan_dim *d = &n->attr.scan;
         double state = (double)n->dim[1] * d->d_key, per = d->delta ? 8 : 6; /* S k, S q, S a + k u */

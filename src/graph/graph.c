@@ -240,6 +240,11 @@ bool sy_weight_part(const char *name, int i, char *buf, size_t n_buf)
     return list_part(one, i % n_part, buf, n_buf, &n_part);
 }
 
+sy_val sy_vector_flat(struct sy_graph *g, const char *name, int layer, int64_t d)
+{
+    return weight(g, name, layer, 1, d, (union sy_attr){.weight = {.repeat = 1, .flat = true}});
+}
+
 sy_val sy_const(struct sy_graph *g, const float *x, int64_t d)
 {
     struct sy_node *n = push(g, SY_OP_CONST, 1, d);
@@ -393,7 +398,11 @@ sy_val sy_act(struct sy_graph *g, sy_val x, enum sy_fn fn)
 }
 sy_val sy_glu(struct sy_graph *g, sy_val gate, sy_val up, enum sy_fn fn)
 {
-    return binary(g, SY_OP_GLU, gate, up, (union sy_attr){.fn = fn});
+    return sy_glu_bounded(g, gate, up, (struct sy_glu_dim){.fn = fn});
+}
+sy_val sy_glu_bounded(struct sy_graph *g, sy_val gate, sy_val up, struct sy_glu_dim d)
+{
+    return binary(g, SY_OP_GLU, gate, up, (union sy_attr){.glu = d});
 }
 sy_val sy_add(struct sy_graph *g, sy_val a, sy_val b) { return binary(g, SY_OP_ADD, a, b, (union sy_attr){0}); }
 sy_val sy_mul(struct sy_graph *g, sy_val a, sy_val b) { return binary(g, SY_OP_MUL, a, b, (union sy_attr){0}); }
@@ -466,7 +475,7 @@ sy_val sy_index(struct sy_graph *g, sy_val q, sy_val k, sy_val w, sy_val state, 
     const struct sy_node *a = use(g, q, "INDEX"), *b = use(g, k, "INDEX"), *c = use(g, w, "INDEX");
     const struct sy_node *s = use(g, state, "INDEX");
     if (!a || !b || !c || !s) return SY_NONE;
-    bool ok = d.n_head > 0 && d.d > 0 && d.d <= SY_INDEX_DIM_MAX && d.n_top > 0 &&
+    bool ok = d.n_head > 0 && d.d > 0 && d.d <= SY_INDEX_DIM_MAX && d.n_top > 0 && d.every == s->attr.state.every &&
               a->dim[1] == (int64_t)d.n_head * d.d && b->dim[1] == d.d && c->dim[1] == d.n_head &&
               s->op == SY_OP_STATE && s->attr.state.elems == d.d;
     if (!ok) {
@@ -485,6 +494,92 @@ sy_val sy_index(struct sy_graph *g, sy_val q, sy_val k, sy_val w, sy_val state, 
         n->attr.index = d;
     }
     return last(g, n);
+}
+
+/* A vector operand of n elements, or none. */
+static bool vector_fits(struct sy_graph *g, sy_val v, int64_t n)
+{
+    if (!v.id) return true;
+    const struct sy_node *a = use(g, v, "a vector");
+    return a && a->dim[0] == 1 && a->dim[1] == n;
+}
+
+/* ---- streams, runs of tokens ------------------------------------------------------------------------------- */
+
+sy_val sy_gates(struct sy_graph *g, sy_val x, sy_val scale, sy_val base, struct sy_gates_dim d)
+{
+    const struct sy_node *a = use(g, x, "GATES"), *b = use(g, scale, "GATES"), *c = use(g, base, "GATES");
+    if (!a || !b || !c) return SY_NONE;
+    int64_t n = d.n * ((int64_t)d.n + 2);
+    if (d.n < 1 || d.n > SY_STREAMS_MAX || d.n_round < 1 || a->dim[1] != n || !vector_fits(g, scale, 3) ||
+        !vector_fits(g, base, n)) {
+        sy_graph_refuse(g, SY_ESHAPE, "GATES of %d streams (at most %d) on %lld columns", d.n, SY_STREAMS_MAX,
+                        (long long)a->dim[1]);
+        return SY_NONE;
+    }
+    sy_val v = unary(g, SY_OP_GATES, x, (union sy_attr){.gates = d});
+    if (!v.id) return v;
+    g->node[v.id].in[1] = scale;
+    g->node[v.id].in[2] = base;
+    return v;
+}
+
+sy_val sy_blend(struct sy_graph *g, sy_val x, sy_val weight, sy_val y, sy_val gain, struct sy_blend_dim d)
+{
+    const struct sy_node *a = use(g, x, "BLEND"), *b = use(g, weight, "BLEND");
+    const struct sy_node *c = y.id ? use(g, y, "BLEND") : NULL, *e = gain.id ? use(g, gain, "BLEND") : NULL;
+    if (!a || !b) return SY_NONE;
+    int64_t each = d.n_in > 0 ? a->dim[1] / d.n_in : 0, rows = a->dim[0];
+    bool ok = d.n_in > 0 && d.n_in <= SY_STREAMS_MAX && d.n_out > 0 && d.n_out <= SY_STREAMS_MAX &&
+              a->dim[1] % d.n_in == 0 && b->dim[1] == (int64_t)d.n_in * d.n_out && b->dim[0] == rows && !c == !e &&
+              (!c || (c->dim[1] == each && e->dim[1] == d.n_out && c->dim[0] == rows && e->dim[0] == rows));
+    if (!ok) {
+        sy_graph_refuse(g, SY_ESHAPE, "BLEND of %d streams to %d on %lld, %lld columns", d.n_in, d.n_out,
+                        (long long)a->dim[1], (long long)b->dim[1]);
+        return SY_NONE;
+    }
+    struct sy_node *n = push(g, SY_OP_BLEND, rows, d.n_out * each);
+    if (n) {
+        const sy_val operand[] = {x, weight, y, gain};
+        memcpy(n->in, operand, sizeof operand);
+        n->attr.blend = d;
+    }
+    return last(g, n);
+}
+
+sy_val sy_compress(struct sy_graph *g, sy_val x, sy_val w, sy_val slot, struct sy_compress_dim d)
+{
+    const struct sy_node *a = use(g, x, "COMPRESS"), *s = use(g, slot, "COMPRESS");
+    if (!a || !s) return SY_NONE;
+    int64_t c = a->dim[1] / 2, cols = d.overlap ? c / 2 : c, rows = a->dim[0];
+    if (d.every < 2 || cols < 1 || a->dim[1] != 2 * cols * (d.overlap ? 2 : 1) || !vector_fits(g, w, d.every * c) ||
+        s->op != SY_OP_STATE || s->attr.state.kind != SY_SLOTS || s->attr.state.elems != 3 * c) {
+        sy_graph_refuse(g, SY_ESHAPE, "COMPRESS of runs of %d on %lld columns", d.every, (long long)a->dim[1]);
+        return SY_NONE;
+    }
+    struct sy_node *n = push(g, SY_OP_COMPRESS, rows, cols);
+    if (n) {
+        n->in[0] = x;
+        n->in[1] = w;
+        n->in[3] = slot;
+        n->attr.compress = d;
+    }
+    return last(g, n);
+}
+
+sy_val sy_keep(struct sy_graph *g, sy_val x, sy_val state)
+{
+    const struct sy_node *a = use(g, x, "KEEP"), *s = use(g, state, "KEEP");
+    if (!a || !s) return SY_NONE;
+    if (s->op != SY_OP_STATE || s->attr.state.kind != SY_BLOCKS || s->attr.state.every < 2 ||
+        s->attr.state.elems != a->dim[1]) {
+        sy_graph_refuse(g, SY_ESHAPE, "KEEP of %lld columns", (long long)a->dim[1]);
+        return SY_NONE;
+    }
+    int32_t every = s->attr.state.every;
+    sy_val v = unary(g, SY_OP_KEEP, x, (union sy_attr){.every = every});
+    if (v.id) g->node[v.id].in[3] = state;
+    return v;
 }
 
 sy_val sy_rows(struct sy_graph *g, sy_val x)
@@ -530,14 +625,6 @@ sy_val sy_rank_shift(struct sy_graph *g, sy_val x, struct sy_rank_dim d)
 }
 sy_val sy_rank_pick(struct sy_graph *g, sy_val x, struct sy_rank_dim d) { return rank_op(g, SY_OP_RANK_PICK, x, d); }
 
-/* A vector operand of n elements, or none. */
-static bool vector_fits(struct sy_graph *g, sy_val v, int64_t n)
-{
-    if (!v.id) return true;
-    const struct sy_node *a = use(g, v, "a vector");
-    return a && a->dim[0] == 1 && a->dim[1] == n;
-}
-
 sy_val sy_attend_sinks(struct sy_graph *g, sy_val q, sy_val k, sy_val v, sy_val kv, sy_val sinks,
                        struct sy_attn_dim d)
 {
@@ -580,6 +667,37 @@ sy_val sy_attend_chosen(struct sy_graph *g, sy_val q, sy_val k, sy_val chosen, s
     }
     sy_val v = sy_attend(g, q, k, SY_NONE, kv, d);
     if (v.id) g->node[v.id].in[5] = chosen;
+    return v;
+}
+
+sy_val sy_attend_kept(struct sy_graph *g, sy_val q, sy_val k, sy_val kv, sy_val sinks, sy_val kept, sy_val chosen,
+                      struct sy_attn_dim d)
+{
+    const struct sy_node *a = use(g, kept, "ATTEND"), *b = chosen.id ? use(g, chosen, "ATTEND") : NULL;
+    if (!a || !k.id) return SY_NONE;
+    bool fits = a->op == SY_OP_KEEP && a->dim[1] == d.d_key && d.shared && d.n_kv == 1 && d.window > 0 && !d.chunk &&
+                d.softcap <= 0 && (!b || (b->op == SY_OP_INDEX && b->attr.index.every == a->attr.every));
+    if (!fits) {
+        sy_graph_refuse(g, SY_ESHAPE, "ATTEND to kept keys: of one kv head, shared, in a window, all alike");
+        return SY_NONE;
+    }
+    sy_val v = sy_attend_sinks(g, q, k, SY_NONE, kv, sinks, d);
+    if (!v.id) return v;
+    g->node[v.id].in[5] = chosen;
+    g->node[v.id].in[6] = kept;
+    return v;
+}
+
+sy_val sy_route_given(struct sy_graph *g, sy_val logits, sy_val ids, struct sy_route_dim d)
+{
+    const struct sy_node *a = use(g, ids, "ROUTE");
+    if (!a) return SY_NONE;
+    if (a->op != SY_OP_EMBED || a->dim[1] != d.n_used || d.n_group > 1) {
+        sy_graph_refuse(g, SY_ESHAPE, "ROUTE to %d given experts on %lld columns", d.n_used, (long long)a->dim[1]);
+        return SY_NONE;
+    }
+    sy_val v = sy_route(g, logits, SY_NONE, SY_NONE, d);
+    if (v.id) g->node[v.id].in[3] = ids;
     return v;
 }
 

@@ -50,6 +50,10 @@ typedef struct {
     X(EXPERTS, "weighted sum of the chosen experts' feed-forward networks")                                          \
     X(CONV, "causal convolution of each column along its sequence; its slot holds the last inputs")                  \
     X(SCAN, "gated linear attention along a sequence; its slot holds the matrix of each head")                       \
+    X(GATES, "weights of a mixture of streams: two kinds of sigmoids and a matrix whose rows and columns sum to 1")  \
+    X(BLEND, "streams, each a weighted sum of those given, and of a value that all share if any")                    \
+    X(COMPRESS, "per column, a mean over a run of tokens weighted by softmax; its slot holds the sums")              \
+    X(KEEP, "writes the row of every so-manieth token to its state")                                                 \
     X(SAMPLE, "the most likely token of each row of logits")
 enum sy_op {
 #define X(name, doc) SY_OP_##name,
@@ -82,24 +86,46 @@ struct sy_heads_dim {
     int32_t n_head, d_in, d_out, w_rows, row0;
     bool transposed;
 };
+/* Manifold-constrained hyper-connections (arXiv:2512.24880): n streams. Of x = [a n | b n | c n x n],
+ * scale s [3] and base: [sigmoid(s_0 a + base) + eps | 2 sigmoid(s_1 b + base) | M], M the softmax of each row of
+ * s_2 c + base, plus eps, whose columns are then divided by their sum + eps, and n_round - 1 times rows and columns.
+ */
+enum { SY_STREAMS_MAX = 16 };
+struct sy_gates_dim {
+    int32_t n, n_round;
+    float eps;
+};
+/* Stream m of n_out: sum over the n_in streams of weight[n n_out + m] x_n (+ weight2[m] y). */
+struct sy_blend_dim {
+    int32_t n_in, n_out;
+};
+/* x = [value | gate], of c columns each. With w [1, every c], token j of a run of `every` tokens (counted from
+ * position 0) weighs exp(gate + w[j c ..]). The row of a run's last token is the weighted mean of the run; other rows
+ * are unspecified. overlap: c = 2 d, and the mean is over the first d columns of the run before (if any) and the last
+ * d of this run (compressed sparse attention of DeepSeek-V4). */
+struct sy_compress_dim {
+    int32_t every;
+    bool overlap;
+};
 /* The n_top positions s <= t with the largest sum over heads of w_t,h max(0, q_t,h . k_s), ascending, as whole
  * numbers; ties: the lower position. Unspecified for a token that has no more than n_top keys: it sees them all.
  * (The lightning indexer of DeepSeek-V3.2, arXiv:2512.02556, section 2.1.) */
 struct sy_index_dim {
     int32_t n_head, d, n_top;
+    int32_t every; /* above 1: a key stands for a run of so many tokens, comes with its last one, and s counts runs */
 };
 enum { SY_INDEX_DIM_MAX = 256 };
 /* Angle of pair i at position p is p * inv_freq[i]; cos and sin are multiplied by mscale. Pairs are (i, i + d_rot/2),
  * or (2i, 2i+1) when interleaved, counted from dim `first` of a head. RoFormer: Su et al., arXiv:2104.09864.
- * inv_freq_long, unless NULL, takes the place of inv_freq for tokens whose SPAN is above n_short (LongRoPE,
- * arXiv:2402.13753). */
+ * every above 1: p is rounded down to a multiple of it. inv_freq_long, unless NULL, takes the place of inv_freq for
+ * tokens whose SPAN is above n_short (LongRoPE, arXiv:2402.13753). */
 struct sy_rope_dim {
     int32_t d_head, d_rot, first;
     bool interleaved;
     float mscale;
     const float *inv_freq; /* [d_rot/2], in the arena of the model's hyper-parameters */
     const float *inv_freq_long;
-    int32_t n_short;
+    int32_t n_short, every;
 };
 struct sy_norm_dim {
     float eps;
@@ -186,6 +212,7 @@ union sy_attr {
         enum sy_wmap map;          /* of a vector */
         int32_t repeat;            /* of a vector: each stored value stands for that many columns; 0: one */
         struct sy_regroup regroup; /* of a matrix */
+        bool flat;                 /* of a vector: the file holds a matrix of as many values */
         bool exact;                /* computed in f32 whatever the compute mode: a router's matrix */
         struct sy_share share;     /* the node's dims are of the share */
     } weight;
@@ -198,6 +225,10 @@ union sy_attr {
     struct sy_heads_dim heads;
     struct sy_index_dim index;
     struct sy_rank_dim rank;
+    struct sy_gates_dim gates;
+    struct sy_blend_dim blend;
+    struct sy_compress_dim compress;
+    int32_t every;
     const float *constant; /* [dim[1]], in the arena of the model's hyper-parameters */
     float c;
     enum sy_fn fn;
@@ -208,7 +239,7 @@ struct sy_node {
     enum sy_dtype dtype;
     int32_t layer; /* -1: outside the layers */
     int64_t dim[2];
-    sy_val in[6];
+    sy_val in[7];
     const char *name; /* weights only; in the graph's arena */
     union sy_attr attr;
 };
@@ -263,6 +294,8 @@ sy_val sy_weight_regrouped(struct sy_graph *, enum sy_split, const char *name, i
 sy_val sy_norm_weight(struct sy_graph *, const char *name, int layer, int64_t d, bool plus_one);
 /* A vector of d columns; the file holds d / repeat values, of any shape that is not a matrix. */
 sy_val sy_vector(struct sy_graph *, const char *name, int layer, int64_t d, enum sy_wmap, int32_t repeat);
+/* The rows of a matrix one after the other. */
+sy_val sy_vector_flat(struct sy_graph *, const char *name, int layer, int64_t d);
 sy_val sy_const(struct sy_graph *, const float *, int64_t d); /* [1, d]; outlives the graph and its programs */
 /* A rank's share of a weight of another graph. */
 sy_val sy_weight_rank(struct sy_graph *, const struct sy_node *whole, const char *name, int64_t rows, int64_t cols,
@@ -286,6 +319,7 @@ sy_val sy_match(struct sy_graph *, sy_val a, sy_val b, float eps); /* eps: least
 sy_val sy_rope(struct sy_graph *, sy_val x, struct sy_rope_dim);
 sy_val sy_act(struct sy_graph *, sy_val x, enum sy_fn);
 sy_val sy_glu(struct sy_graph *, sy_val gate, sy_val up, enum sy_fn);
+sy_val sy_glu_bounded(struct sy_graph *, sy_val gate, sy_val up, struct sy_glu_dim);
 sy_val sy_add(struct sy_graph *, sy_val a, sy_val b);
 sy_val sy_mul(struct sy_graph *, sy_val a, sy_val b);
 sy_val sy_scale(struct sy_graph *, sy_val x, float c);
@@ -295,6 +329,13 @@ sy_val sy_rows(struct sy_graph *, sy_val x);
 sy_val sy_join(struct sy_graph *, sy_val a, sy_val b);
 /* x: n_head times d_in columns or more. */
 sy_val sy_heads(struct sy_graph *, sy_val x, sy_val w, struct sy_heads_dim);
+/* scale [1, 3], base [1, n (n + 2)]. */
+sy_val sy_gates(struct sy_graph *, sy_val x, sy_val scale, sy_val base, struct sy_gates_dim);
+/* x: n_in streams side by side; y, gain: SY_NONE, or of a stream's columns and n_out columns. */
+sy_val sy_blend(struct sy_graph *, sy_val x, sy_val weight, sy_val y, sy_val gain, struct sy_blend_dim);
+sy_val sy_compress(struct sy_graph *, sy_val x, sy_val w, sy_val slot, struct sy_compress_dim);
+/* state: blocks of as many elements as x has columns, per spec.every tokens. */
+sy_val sy_keep(struct sy_graph *, sy_val x, sy_val state);
 /* q: n_head times d columns, k: d, w: n_head. */
 sy_val sy_index(struct sy_graph *, sy_val q, sy_val k, sy_val w, sy_val state, struct sy_index_dim);
 sy_val sy_rank_sum(struct sy_graph *, sy_val x, struct sy_rank_dim);
@@ -309,8 +350,14 @@ sy_val sy_attend(struct sy_graph *, sy_val q, sy_val k, sy_val v, sy_val kv, str
 sy_val sy_attend_sinks(struct sy_graph *, sy_val q, sy_val k, sy_val v, sy_val kv, sy_val sinks, struct sy_attn_dim);
 /* Over the keys that an INDEX chose: of one kv head, shared, without a window. */
 sy_val sy_attend_chosen(struct sy_graph *, sy_val q, sy_val k, sy_val chosen, sy_val kv, struct sy_attn_dim d);
+/* Over the window of the cache and the rows that a KEEP wrote, of runs that are complete: those that an INDEX chose,
+ * or all. The kept rows are keys and values like the others. */
+sy_val sy_attend_kept(struct sy_graph *, sy_val q, sy_val k, sy_val kv, sy_val sinks, sy_val kept,
+                      sy_val chosen_or_none, struct sy_attn_dim);
 /* bias, gain: vectors [1, n_expert] or SY_NONE; gain multiplies the weights, after everything else. */
 sy_val sy_route(struct sy_graph *, sy_val logits, sy_val bias, sy_val gain, struct sy_route_dim);
+/* Weights of experts that are given: rows of n_used numbers. */
+sy_val sy_route_given(struct sy_graph *, sy_val logits, sy_val ids, struct sy_route_dim);
 /* w_in: n_expert times [gate d_ff | up d_ff] rows (up alone unless gated), w_out: n_expert times d_model rows, both
  * of sy_weight_experts(); biases alike or SY_NONE. The results of a row's experts are added in the order of ROUTE. */
 struct sy_expert_weights {

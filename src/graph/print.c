@@ -43,6 +43,7 @@ static void print_attr(const struct sy_node *n, struct sy_buf *b)
     case SY_OP_STATE:
         sy_buf_printf(b, " %s %lld elements", n->attr.state.kind == SY_BLOCKS ? "blocks" : "slots",
                       (long long)n->attr.state.elems);
+        if (n->attr.state.every > 1) sy_buf_printf(b, " every %d", n->attr.state.every);
         if (n->attr.state.window) sy_buf_printf(b, " window %d", n->attr.state.window);
         break;
     case SY_OP_NORM:
@@ -58,9 +59,19 @@ static void print_attr(const struct sy_node *n, struct sy_buf *b)
                       n->attr.rope.interleaved ? " interleaved" : "");
         if (n->attr.rope.inv_freq_long) sy_buf_printf(b, " long above %d", n->attr.rope.n_short);
         if (n->attr.rope.first) sy_buf_printf(b, " from %d", n->attr.rope.first);
+        if (n->attr.rope.every > 1) sy_buf_printf(b, " every %d", n->attr.rope.every);
         break;
-    case SY_OP_ACT:
-    case SY_OP_GLU: sy_buf_printf(b, " %s", fn_name(n->attr.fn)); break;
+    case SY_OP_ACT: sy_buf_printf(b, " %s", fn_name(n->attr.fn)); break;
+    case SY_OP_GLU: print_glu(&n->attr.glu, b); break;
+    case SY_OP_GATES:
+        sy_buf_printf(b, " %d streams, %d rounds, eps %g", n->attr.gates.n, n->attr.gates.n_round,
+                      (double)n->attr.gates.eps);
+        break;
+    case SY_OP_BLEND: sy_buf_printf(b, " %d streams to %d", n->attr.blend.n_in, n->attr.blend.n_out); break;
+    case SY_OP_COMPRESS:
+        sy_buf_printf(b, " %d%s", n->attr.compress.every, n->attr.compress.overlap ? " overlapping" : "");
+        break;
+    case SY_OP_KEEP: sy_buf_printf(b, " every %d", n->attr.every); break;
     case SY_OP_SCALE:
     case SY_OP_SPARSIFY:
     case SY_OP_MATCH:

@@ -302,10 +302,11 @@ static sy_val attend(struct pass *p, const struct sy_node *n)
                         p->s.n_tp);
         return SY_NONE;
     }
-    if (!n->in[1].id || n->in[4].id || n->in[5].id) {
+    if (!n->in[1].id || n->in[4].id || n->in[5].id || n->in[6].id) {
         sy_graph_refuse(p->g, SY_ENOSUP, "attention %s cannot be given to %d ranks",
                         n->in[4].id   ? "with sinks"
                         : n->in[5].id ? "to chosen keys"
+                        : n->in[6].id ? "to kept keys"
                                       : "on another layer's keys",
                         p->n_rank);
         return SY_NONE;
@@ -406,11 +407,12 @@ static sy_val rewrite(struct pass *p, uint32_t id)
     case SY_OP_PART: return part(p, id);
     case SY_OP_ATTEND: return attend(p, n);
     case SY_OP_ROUTE:
+        if (n->in[3].id) return sy_route_given(g, joined(p, n->in[0]), p->val[n->in[3].id], n->attr.route);
         return sy_route(g, joined(p, n->in[0]), n->in[1].id ? whole_weight(p, n->in[1]) : SY_NONE,
                         n->in[2].id ? whole_weight(p, n->in[2]) : SY_NONE, n->attr.route);
     case SY_OP_EXPERTS: return experts(p, n);
     case SY_OP_SAMPLE: return sy_sample(g, joined(p, n->in[0]));
-    case SY_OP_GLU: pair(p, n, &a, &b); return sy_glu(g, a, b, n->attr.fn);
+    case SY_OP_GLU: pair(p, n, &a, &b); return sy_glu_bounded(g, a, b, n->attr.glu);
     case SY_OP_ADD: pair(p, n, &a, &b); return sy_add(g, a, b);
     case SY_OP_MUL: pair(p, n, &a, &b); return sy_mul(g, a, b);
     default: break;

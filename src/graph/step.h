@@ -58,4 +58,5 @@ struct sy_state_spec {
     enum sy_state_kind kind;
     int32_t layer, window; /* window 0: everything is kept */
     int64_t elems;         /* per token (BLOCKS) or per sequence (SLOTS) */
+    int32_t every;         /* BLOCKS: above 1, elems are per so many tokens */
 };

@@ -53,13 +53,19 @@ static void gather_key(const struct sy_kv_dim *kv, int32_t head, const unsigned 
     }
 }
 
+void sy_attend_gather_one(const struct sy_kv_dim *kv, int32_t head, const unsigned char *block, int32_t off,
+                          int32_t i, float *to)
+{
+    int32_t first = i / SY_KV_PANEL * SY_KV_PANEL;
+    gather_key(kv, head, block, off, to + (int64_t)first * kv->d_key + (i - first));
+}
+
 void sy_attend_gather(const struct sy_attend *a, const float *pos, int32_t n, float *to)
 {
     const struct sy_kv_dim *kv = a->kv;
     memset(to, 0, (size_t)SY_PARTITION * (size_t)kv->d_key * sizeof *to);
     for (int32_t i = 0; i < n; i++) {
-        int32_t p = (int32_t)pos[i], first = i / SY_KV_PANEL * SY_KV_PANEL;
-        gather_key(kv, a->kv_head, sy_kv_block(a, p), p % kv->block_len,
-                   to + (int64_t)first * kv->d_key + (i - first));
+        int32_t p = (int32_t)pos[i];
+        sy_attend_gather_one(kv, a->kv_head, sy_kv_block(a, p), p % kv->block_len, i, to);
     }
 }

@@ -42,6 +42,9 @@ enum { SY_ATTEND_Q = 16 }; /* most queries in one work item */
 /* Keys of a cache by number, brought to f32 in the order of a cache of one block of SY_PARTITION positions: key i is
  * number pos[i]; the positions behind the n hold zeros. to: [SY_PARTITION * d_key] */
 void sy_attend_gather(const struct sy_attend *, const float *pos, int32_t n, float *to);
+/* The same for one key, at position `off` of a block, as number i of at most SY_PARTITION. */
+void sy_attend_gather_one(const struct sy_kv_dim *, int32_t head, const unsigned char *block, int32_t off, int32_t i,
+                          float *to);
 
 /* Scores of an indexer's keys lo <= j < hi: score[j - lo] = sum over heads of w[h] max(0, q[h] . k_j). */
 struct sy_attend_index {

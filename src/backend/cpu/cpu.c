@@ -127,7 +127,7 @@ static sy_status plan_matrix(struct loader *l, const struct sy_node *n, struct w
         int64_t rest = n->dim[0] - col, want = i + 1 < n_part ? t->dim[0] : rest;
         if (n->attr.weight.split == SY_BY_EXPERT) want = n->dim[0] / n_part;
         if (t->n_dim != 2 || t->dim[1] != n->dim[1] || t->dim[0] != want || t->dim[0] > rest)
-            return wrong_shape(l, t, want, n->dim[1]);
+            return wrong_shape(l, t, want < rest ? want : rest, n->dim[1]);
         enum sy_layout layout;
         enum sy_compute mode = n->attr.weight.exact ? SY_COMPUTE_F32 : l->b->opt.compute;
         sy_status st = sy_layout_choose(t->format, mode, &l->b->kern, &layout, l->err);
@@ -193,7 +193,7 @@ static sy_status load_vector(struct loader *l, const struct sy_node *n, struct w
             st = l->err ? l->err->code : SY_EFORMAT;
             break;
         }
-        int64_t d = sy_tensor_flat_len(t);
+        int64_t d = sy_tensor_flat_len(t, n->attr.weight.flat);
         if (d == 0 || d > want - at || d % t->format->block_len) {
             st = wrong_shape(l, t, 1, want - at);
             break;
@@ -212,6 +212,29 @@ static sy_status load_vector(struct loader *l, const struct sy_node *n, struct w
     return st;
 }
 
+/* A table of expert numbers, which ROUTE takes as they are: they must be numbers of experts. */
+static sy_status check_ids(struct loader *l, const struct sy_node *node, uint32_t n_node, uint32_t id,
+                           const struct sy_tensor *t)
+{
+    int32_t n_expert = 0;
+    for (uint32_t i = 1; i < n_node; i++)
+        if (node[i].op == SY_OP_ROUTE && node[node[i].in[3].id].in[0].id == id)
+            n_expert = node[i].attr.route.n_expert;
+    if (n_expert == 0) return SY_OK;
+    float *row = sy_new_array(l->b->env, (size_t)t->dim[1], sizeof *row);
+    if (!row) return sy_fail(l->err, SY_ENOMEM, "no memory for '%s'", t->file_name);
+    sy_status st = SY_OK;
+    for (int64_t r = 0; r < t->dim[0] && !st; r++) {
+        sy_tensor_floats(t, r, row);
+        for (int64_t i = 0; i < t->dim[1] && !st; i++)
+            if (!(row[i] >= 0 && row[i] < (float)n_expert) || row[i] != (float)(int32_t)row[i])
+                st = sy_fail(l->err, SY_EFORMAT, "tensor '%s' [%lld, %lld]: expected an expert below %d, found %g",
+                             t->file_name, (long long)r, (long long)i, n_expert, (double)row[i]);
+    }
+    sy_delete(l->b->env, row);
+    return st;
+}
+
 static sy_status load_entry(struct loader *l, const struct sy_node *node, uint32_t n_node, uint32_t id)
 {
     const struct sy_node *n = &node[id];
@@ -226,8 +249,9 @@ static sy_status load_entry(struct loader *l, const struct sy_node *node, uint32
         if (!e->table) return l->err ? l->err->code : SY_EFORMAT;
         if (e->table->n_dim != 2 || e->table->dim[0] != n->dim[0] || e->table->dim[1] != n->dim[1])
             return wrong_shape(l, e->table, n->dim[0], n->dim[1]);
+        st = check_ids(l, node, n_node, id, e->table);
     }
-    if (u & USE_MATRIX) st = plan_matrix(l, n, e, share_of(node, n_node, id));
+    if (!st && (u & USE_MATRIX)) st = plan_matrix(l, n, e, share_of(node, n_node, id));
     if (!st && (u & USE_VECTOR)) st = load_vector(l, n, e);
     return st;
 }
@@ -367,8 +391,11 @@ static void weights_bytes(const struct sy_weights *w, double *read_per_step, dou
 
 struct sy_kv_dim cpu_kv_dim(const struct sy_backend *b, const struct sy_node *n, int32_t block_len)
 {
-    const struct sy_attn_dim *a = &n->attr.attn, keys = {.n_kv = 1, .d_key = n->attr.index.d, .shared = true};
-    if (n->op == SY_OP_INDEX) a = &keys;
+    struct sy_attn_dim keys = {.n_kv = 1, .shared = true};
+    const struct sy_attn_dim *a = n->op == SY_OP_ATTEND ? &n->attr.attn : &keys;
+    keys.d_key = n->op == SY_OP_INDEX ? n->attr.index.d : (int32_t)n->dim[1];
+    int32_t every = cpu_keeps_every(n);
+    block_len = (block_len + every - 1) / every;
     return (struct sy_kv_dim){
         .n_kv = a->n_kv,
         .d_key = a->d_key,

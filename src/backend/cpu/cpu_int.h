@@ -89,7 +89,7 @@ typedef void (*row_fn)(const struct sy_program *, const struct op *, int64_t lo,
 struct op {
     row_fn run; /* row ops; NULL for a product or attention */
     const struct sy_node *node;
-    const struct value *in[6], *out;
+    const struct value *in[7], *out;
     const float *vec, *vec2; /* a norm's weight, a bias */
     const struct wentry *w;
     struct moe *moe;
@@ -99,7 +99,9 @@ struct op {
     const float *rope_cs;          /* table of the step */
     int64_t rope_n;
     struct sy_kv_dim kv;
-    int32_t state;       /* index of the attention's layer cache */
+    int32_t state;         /* index of the attention's layer cache */
+    struct sy_kv_dim kept; /* the cache of keys that stand for runs of tokens */
+    int32_t kept_state;
     int64_t slot_offset; /* where the state of a convolution or scan starts in a slot, bytes */
     const float *taps;   /* a convolution's weights, [n_tap][columns] */
 };
@@ -113,6 +115,8 @@ enum region_kind {
     REGION_HEADS,
     REGION_INDEX,
     REGION_CHOSEN, /* attention to the keys that an INDEX chose */
+    REGION_KEPT,   /* attention to a window and to kept keys */
+    REGION_COMPRESS,
 };
 struct region { /* what runs between two barriers */
     enum region_kind kind;
@@ -121,7 +125,8 @@ struct region { /* what runs between two barriers */
 };
 struct rope_table {
     struct sy_rope_dim dim;
-    float *cs; /* [tok][d_rot/2][2] */
+    int32_t *pos; /* [tok] rounded positions; NULL: the step's own */
+    float *cs;    /* [tok][d_rot/2][2] */
 };
 struct work { /* attention of up to attend_q queries of one sequence */
     int32_t seq, q0, n_q, pos0, n_part;
@@ -190,14 +195,23 @@ void cpu_region_experts(const struct sy_program *, const struct op *, int64_t ro
 void cpu_region_heads(const struct sy_program *, const struct op *, int64_t rows);
 void cpu_region_index(const struct sy_program *, const struct op *, int64_t rows);
 void cpu_region_chosen(const struct sy_program *, const struct op *, int64_t rows);
+void cpu_region_kept(const struct sy_program *, const struct op *, int64_t rows);
+void cpu_region_compress(struct sy_program *, const struct op *);
 /* Work item `w` for the `group`-th group of query heads, all of its partitions. */
 struct sy_attend cpu_attend_item(const struct sy_program *, const struct op *, const struct work *w, int32_t group);
 sy_status cpu_compile(struct sy_backend *, const struct sy_graph *, const struct sy_weights *, struct sy_cache_dim,
                       struct sy_program **out, struct sy_err *);
 void cpu_program_free(struct sy_program *);
-/* Of an ATTEND or INDEX node; an ATTEND without keys has no cache of its own. */
+/* An ATTEND without keys has no cache of its own. */
 static inline bool cpu_has_cache(const struct sy_node *n)
 {
-    return (n->op == SY_OP_ATTEND && n->in[1].id) || n->op == SY_OP_INDEX;
+    return (n->op == SY_OP_ATTEND && n->in[1].id) || n->op == SY_OP_INDEX || n->op == SY_OP_KEEP;
+}
+/* Tokens to a key of the node's cache. Its blocks are those of the sequence: the key of a run lies in the block of
+ * the run's last token, behind those of the block's runs before. */
+static inline int32_t cpu_keeps_every(const struct sy_node *n)
+{
+    int32_t every = n->op == SY_OP_INDEX ? n->attr.index.every : n->op == SY_OP_KEEP ? n->attr.every : 1;
+    return every > 1 ? every : 1;
 }
 struct sy_kv_dim cpu_kv_dim(const struct sy_backend *, const struct sy_node *, int32_t block_len);

@@ -70,8 +70,9 @@ static void keep_groups(const struct sy_route_dim *d, const float *choice, bool 
     for (int32_t i = 0; i < d->n_expert; i++) taken[i] = !out[i / n];
 }
 
+/* given: the experts' numbers; NULL: the best by score. */
 static void route_row(const struct sy_route_dim *d, const float *logits, const float *bias, const float *gain,
-                      float *out)
+                      const float *given, float *out)
 {
     float score[SY_EXPERTS_MAX], choice[SY_EXPERTS_MAX], *weight = out + d->n_used;
     bool taken[SY_EXPERTS_MAX];
@@ -83,7 +84,7 @@ static void route_row(const struct sy_route_dim *d, const float *logits, const f
     if (d->n_group > 1) keep_groups(d, choice, taken);
     float sum = d->eps;
     for (int32_t k = 0; k < d->n_used; k++) {
-        int32_t e = take_best(choice, taken, d->n_expert);
+        int32_t e = given ? (int32_t)given[k] : take_best(choice, taken, d->n_expert);
         out[k] = (float)e;
         weight[k] = score[e];
         sum += score[e];
@@ -100,7 +101,8 @@ void cpu_row_route(const struct sy_program *p, const struct op *o, int64_t lo, i
 {
     (void)p;
     for (int64_t r = lo; r < hi; r++)
-        route_row(&o->node->attr.route, row_of(o->in[0], r), o->vec, o->vec2, row_of(o->out, r));
+        route_row(&o->node->attr.route, row_of(o->in[0], r), o->vec, o->vec2, o->in[3] ? row_of(o->in[3], r) : NULL,
+                  row_of(o->out, r));
 }
 
 /* ---- EXPERTS ------------------------------------------------------------------------------------------------------

@@ -221,7 +221,12 @@ static void plan_attend(struct plan *l, uint32_t id)
         w->kv = kv;
         w->state = *state;
     }
-    struct op *o = push_op(l, n->in[5].id ? REGION_CHOSEN : REGION_ATTEND, false, n);
+    enum region_kind kind = n->in[6].id ? REGION_KEPT : n->in[5].id ? REGION_CHOSEN : REGION_ATTEND;
+    struct op *o = push_op(l, kind, false, n);
+    if (n->in[6].id) {
+        o->kept = cpu_kv_dim(l->p->b, node_of(l, n->in[6].id), l->p->block_len);
+        o->kept_state = l->state[n->in[6].id];
+    }
     reads(l, o, 0, n->in[0]);
     if (n->in[5].id) reads(l, o, 1, n->in[5]);
     o->kv = kv;
@@ -244,6 +249,27 @@ static void plan_index(struct plan *l, uint32_t id)
     reads(l, o, 2, n->in[2]);
     o->kv = kv;
     o->state = l->n_state++;
+    writes(l, o, id, 0);
+}
+
+static void plan_keep(struct plan *l, uint32_t id)
+{
+    const struct sy_node *n = node_of(l, id);
+    struct op *w = push_op(l, REGION_ROWS, false, n);
+    w->run = cpu_row_kv_write;
+    reads(l, w, 1, n->in[0]);
+    w->kv = cpu_kv_dim(l->p->b, n, l->p->block_len);
+    w->state = l->state[id] = l->n_state++;
+}
+
+static void plan_compress(struct plan *l, uint32_t id)
+{
+    const struct sy_node *n = node_of(l, id);
+    struct op *o = push_op(l, REGION_COMPRESS, false, n);
+    reads(l, o, 0, n->in[0]);
+    o->vec = vector(l, n->in[1]);
+    o->slot_offset = l->p->slot_planned;
+    l->p->slot_planned += cpu_state_bytes(l->p->b, l->p->node, n);
     writes(l, o, id, 0);
 }
 
@@ -356,7 +382,9 @@ static const struct rope_table *rope_table(struct plan *l, const struct sy_rope_
 {
     struct sy_program *p = l->p;
     for (int i = 0; i < p->n_rope; i++)
-        if (p->rope[i].dim.inv_freq == d->inv_freq && p->rope[i].dim.d_rot == d->d_rot) return &p->rope[i];
+        if (p->rope[i].dim.inv_freq == d->inv_freq && p->rope[i].dim.d_rot == d->d_rot &&
+            p->rope[i].dim.every == d->every)
+            return &p->rope[i];
     if (p->n_rope == (int)SY_COUNT(p->rope)) {
         if (!l->st) l->st = sy_fail(l->err, SY_ENOSUP, "a model with more than %d kinds of rope", p->n_rope);
         return &p->rope[0];
@@ -364,7 +392,8 @@ static const struct rope_table *rope_table(struct plan *l, const struct sy_rope_
     struct rope_table *t = &p->rope[p->n_rope++];
     t->dim = *d;
     t->cs = sy_arena_array(&p->arena, (size_t)p->shape.tok * (size_t)d->d_rot, sizeof(float));
-    if (!t->cs) out_of_memory(l);
+    if (d->every > 1) t->pos = sy_arena_array(&p->arena, (size_t)p->shape.tok, sizeof *t->pos);
+    if (!t->cs || (d->every > 1 && !t->pos)) out_of_memory(l);
     return t;
 }
 
@@ -403,7 +432,17 @@ static void plan_row_op(struct plan *l, uint32_t id)
     case SY_OP_ROUTE:
         if (n->in[1].id) o->vec = vector(l, n->in[1]);
         if (n->in[2].id) o->vec2 = vector(l, n->in[2]);
+        if (n->in[3].id) reads(l, o, 3, n->in[3]);
         reads(l, o, 0, n->in[0]);
+        writes(l, o, id, 0);
+        return;
+    case SY_OP_GATES:
+        o->vec = vector(l, n->in[1]);
+        o->vec2 = vector(l, n->in[2]);
+        break;
+    case SY_OP_BLEND:
+        for (int i = 0; i < 4; i++)
+            if (n->in[i].id) reads(l, o, i, n->in[i]);
         writes(l, o, id, 0);
         return;
     case SY_OP_GLU:
@@ -445,6 +484,8 @@ static void plan_nodes(struct plan *l)
         case SY_OP_EXPERTS: plan_experts(l, id); break;
         case SY_OP_CONV: plan_conv(l, id); break;
         case SY_OP_SCAN: plan_scan(l, id); break;
+        case SY_OP_KEEP: plan_keep(l, id); break;
+        case SY_OP_COMPRESS: plan_compress(l, id); break;
         case SY_OP_HEADS: plan_heads(l, id); break;
         case SY_OP_INDEX: plan_index(l, id); break;
         default:
@@ -509,6 +550,12 @@ int32_t cpu_attend_group(const struct sy_attn_dim *a)
     return n;
 }
 
+static void gather_at_least(struct sy_program *p, int32_t d_key)
+{
+    int64_t each = (int64_t)SY_PARTITION * d_key;
+    if (each > p->gathered_each) p->gathered_each = each;
+}
+
 /* Scratch of attention and scans: one slice per item in flight; items are few only when they outnumber no thread by
  * much. */
 static sy_status plan_attention(struct plan *l)
@@ -520,20 +567,25 @@ static sy_status plan_attention(struct plan *l)
     p->attend_q = SY_ATTEND_Q;
     for (uint32_t i = 1; i < l->n_node; i++) {
         const struct sy_node *n = node_of(l, i);
-        if (n->op == SY_OP_INDEX) n_score = (size_t)keys * CPU_INDEX_ROWS;
+        if (n->op == SY_OP_INDEX) {
+            n_score = (size_t)keys * CPU_INDEX_ROWS;
+            gather_at_least(p, n->attr.index.d);
+        }
         if (n->op != SY_OP_ATTEND) continue;
         size_t groups = (size_t)(n->attr.attn.n_head / cpu_attend_group(&n->attr.attn));
         if (groups > n_group) n_group = groups;
         int32_t fit = CPU_ATTEND_ROWS / cpu_attend_group(&n->attr.attn);
         if (fit < p->attend_q) p->attend_q = fit;
-        int64_t each = (int64_t)SY_PARTITION * n->attr.attn.d_key;
-        if (n->in[5].id && each > p->gathered_each) p->gathered_each = each;
+        if (n->in[5].id || n->in[6].id) gather_at_least(p, n->attr.attn.d_key);
     }
     for (uint32_t i = 1; i < l->n_node; i++) {
         const struct sy_node *n = node_of(l, i);
         if (n->op != SY_OP_ATTEND) continue;
         const struct sy_attn_dim *a = &n->attr.attn;
         int64_t need = n_part * p->attend_q * cpu_attend_group(a) * (a->d_val + 2);
+        if (need > slice) slice = need;
+        /* One query, a list of no more keys than of each kind there are, two kinds. */
+        need = n->in[6].id ? (2 * keys / SY_PARTITION + 1) * cpu_attend_group(a) * (a->d_val + 2) : 0;
         if (need > slice) slice = need;
     }
     p->partial_slice = slice;
@@ -543,8 +595,8 @@ static sy_status plan_attention(struct plan *l)
     p->chain = sy_arena_array(&p->arena, (size_t)p->shape.seq, sizeof *p->chain);
     p->scan_scratch = sy_arena_array(&p->arena, (size_t)p->scan_slice * threads + 1, sizeof(float));
     if (!p->work || !p->partial || !p->chain || !p->scan_scratch) return out_of_memory(l);
-    if (n_score == 0) return SY_OK;
-    p->score = sy_arena_array(&p->arena, n_score, sizeof(float));
+    if (p->gathered_each == 0) return SY_OK;
+    p->score = sy_arena_array(&p->arena, n_score + 1, sizeof(float));
     p->row_seq = sy_arena_array(&p->arena, (size_t)p->shape.tok, sizeof *p->row_seq);
     p->gathered = sy_arena_array(&p->arena, (size_t)p->gathered_each * threads + 1, sizeof(float));
     p->one_block = sy_arena_array(&p->arena, (size_t)n_part + 1, sizeof *p->one_block);

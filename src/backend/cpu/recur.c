@@ -1,10 +1,13 @@
-/* recur.c - convolutions and scans: ops whose tokens depend on those before them in their sequence.
+/* recur.c - convolutions, scans and means over runs: ops whose tokens depend on those before them in their sequence.
  *
  * Work is cut across columns (convolution) or heads (scan) and across sequences, never along one. A sequence may
  * stand in a step several times, each entry going on where the one before it stopped: such a chain is one item. */
+#include <math.h>
+#include <string.h>
+
 #include "backend/cpu/cpu_int.h"
 
-enum { CONV_COLUMNS = 256 };
+enum { CONV_COLUMNS = 256, COMPRESS_COLUMNS = 64 };
 
 static float *row_of(const struct value *v, int64_t r) { return v->at + r * v->ld; }
 
@@ -19,7 +22,8 @@ static int64_t panels_of(const struct sy_scan_dim *d) { return (d->d_val + SY_SC
 
 int64_t cpu_state_bytes(const struct sy_backend *b, const struct sy_node *node, const struct sy_node *n)
 {
-    if (n->op == SY_OP_CONV) return line_up(node[n->in[3].id].attr.state.elems * (int64_t)sizeof(float));
+    if (n->op == SY_OP_CONV || n->op == SY_OP_COMPRESS)
+        return line_up(node[n->in[3].id].attr.state.elems * (int64_t)sizeof(float));
     if (n->op != SY_OP_SCAN) return 0;
     return line_up(n->attr.scan.n_val * panels_of(&n->attr.scan) * panel_bytes(b, &n->attr.scan));
 }
@@ -183,4 +187,83 @@ void cpu_region_scan(struct sy_program *p, const struct op *o)
     if (c.per_head > panels_of(d)) c.per_head = panels_of(d);
     c.n_piece = c.per_head * d->n_val;
     sy_pool_run(p->b->pool, c.n_piece * p->n_chain, run_scan, &c);
+}
+
+/* ---- COMPRESS ---------------------------------------------------------------------------------------------------
+ */
+
+/* The softmax-weighted mean of what came so far (Milakov and Gimelshein, arXiv:1805.02867): a state of d columns is
+ * three rows [d], the largest gate, the sum of exp(gate - largest), and that of the weighted values. */
+struct mean {
+    float *top, *sum, *value;
+};
+
+static struct mean mean_at(float *state, int64_t d, int64_t col)
+{
+    return (struct mean){state + col, state + d + col, state + 2 * d + col};
+}
+
+static void mean_clear(const struct mean *m, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        m->top[i] = -INFINITY;
+        m->sum[i] = m->value[i] = 0;
+    }
+}
+
+static void mean_add(const struct mean *m, const float *value, const float *gate, const float *bias, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float g = gate[i] + bias[i], top = g > m->top[i] ? g : m->top[i];
+        float keep = m->sum[i] > 0 ? expf(m->top[i] - top) : 0, add = expf(g - top);
+        m->sum[i] = m->sum[i] * keep + add;
+        m->value[i] = m->value[i] * keep + add * value[i];
+        m->top[i] = top;
+    }
+}
+
+/* Columns [lo, hi) of the result. With overlap the state of the next run's first half stands behind the one of this
+ * run, and takes its place when the run ends. */
+static void compress_entry(const struct cut *c, const struct entry *e, int64_t lo, int64_t hi)
+{
+    const struct op *o = c->o;
+    const struct sy_compress_dim *k = &o->node->attr.compress;
+    int64_t d = o->node->dim[1], n = hi - lo, cols = k->overlap ? 2 * d : d, second = k->overlap ? d : 0;
+    float *state = (float *)(void *)e->to;
+    const float *from = (const float *)(const void *)e->from;
+    struct mean now = mean_at(state, d, lo), next = mean_at(state + 3 * d, d, lo);
+    for (int64_t i = 0; from && from != state && i < 3 * cols / d; i++)
+        memcpy(state + i * d + lo, from + i * d + lo, (size_t)n * sizeof *state);
+    for (int32_t t = 0; t < e->n_tok; t++) {
+        int32_t pos = c->p->batch->field[SY_POS][e->row + t], in_run = pos % k->every;
+        const float *value = row_of(o->in[0], e->row + t), *gate = value + cols, *bias = o->vec + in_run * cols;
+        if (in_run == 0 && (pos == 0 || !k->overlap)) mean_clear(&now, n);
+        if (in_run == 0 && k->overlap) {
+            for (int i = 0; pos > 0 && i < 3; i++)
+                memcpy(state + i * d + lo, state + (3 + i) * d + lo, (size_t)n * sizeof *state);
+            mean_clear(&next, n);
+        }
+        mean_add(&now, value + second + lo, gate + second + lo, bias + second + lo, n);
+        if (k->overlap) mean_add(&next, value + lo, gate + lo, bias + lo, n);
+        float *y = row_of(o->out, e->row + t) + lo;
+        for (int64_t i = 0; i < n; i++) y[i] = now.value[i] / now.sum[i];
+    }
+}
+
+static void run_compress(void *ctx, int64_t item, int32_t thread)
+{
+    (void)thread;
+    const struct cut *c = ctx;
+    const struct chain *chain = &c->p->chain[item / c->n_piece];
+    int64_t d = c->o->node->dim[1], lo = item % c->n_piece * COMPRESS_COLUMNS, hi = lo + COMPRESS_COLUMNS;
+    for (int32_t i = 0; i < chain->n_seq; i++) {
+        struct entry e = entry_of(c, chain->seq0 + i);
+        compress_entry(c, &e, lo, hi < d ? hi : d);
+    }
+}
+
+void cpu_region_compress(struct sy_program *p, const struct op *o)
+{
+    struct cut c = {.p = p, .o = o, .n_piece = (o->node->dim[1] + COMPRESS_COLUMNS - 1) / COMPRESS_COLUMNS};
+    sy_pool_run(p->b->pool, c.n_piece * p->n_chain, run_compress, &c);
 }

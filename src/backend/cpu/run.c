@@ -72,12 +72,30 @@ static const float *second(const struct op *o, int64_t lo, int64_t *ld)
     return o->vec ? o->vec : row_of(o->in[1], lo);
 }
 
+enum { GLU_RUN = 256 };
+
 static void row_glu(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
 {
     int64_t ldb;
     const float *b = second(o, lo, &ldb);
-    vec(p)->glu(o->node->attr.fn, row_of(o->in[0], lo), o->in[0]->ld, b, ldb, hi - lo, o->node->dim[1],
-                row_of(o->out, lo), o->out->ld);
+    const struct sy_glu_dim *d = &o->node->attr.glu;
+    if (d->limit <= 0) {
+        vec(p)->glu(d->fn, row_of(o->in[0], lo), o->in[0]->ld, b, ldb, hi - lo, o->node->dim[1], row_of(o->out, lo),
+                    o->out->ld);
+        return;
+    }
+    for (int64_t r = lo; r < hi; r++, b += ldb) {
+        const float *a = row_of(o->in[0], r);
+        float *y = row_of(o->out, r), gate[GLU_RUN], up[GLU_RUN];
+        for (int64_t at = 0, n; at < o->node->dim[1]; at += n) {
+            n = o->node->dim[1] - at < GLU_RUN ? o->node->dim[1] - at : GLU_RUN;
+            for (int64_t i = 0; i < n; i++) {
+                gate[i] = a[at + i] > d->limit ? d->limit : a[at + i];
+                up[i] = (b[at + i] > d->limit ? d->limit : b[at + i] < -d->limit ? -d->limit : b[at + i]) + d->up_add;
+            }
+            vec(p)->glu(d->fn, gate, GLU_RUN, up, GLU_RUN, 1, n, y + at, o->out->ld);
+        }
+    }
 }
 
 static void row_add(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
@@ -172,6 +190,63 @@ static void row_join(const struct sy_program *p, const struct op *o, int64_t lo,
     }
 }
 
+static float logistic(float x) { return 1 / (1 + expf(-x)); }
+
+/* Divides the n numbers that are `step` apart by their sum. */
+static void share(float *x, int32_t n, int32_t step, float eps)
+{
+    float sum = eps;
+    for (int32_t i = 0; i < n; i++) sum += x[i * step];
+    for (int32_t i = 0; i < n; i++) x[i * step] /= sum;
+}
+
+static void gates(const struct sy_gates_dim *d, const float *x, const float *scale, const float *base, float *y)
+{
+    int32_t n = d->n;
+    for (int32_t i = 0; i < n; i++) {
+        y[i] = logistic(x[i] * scale[0] + base[i]) + d->eps;
+        y[n + i] = 2 * logistic(x[n + i] * scale[1] + base[n + i]);
+    }
+    float *m = y + 2 * n;
+    for (int32_t i = 0; i < n; i++) {
+        float top = -INFINITY;
+        for (int32_t j = i * n; j < (i + 1) * n; j++) {
+            m[j] = x[2 * n + j] * scale[2] + base[2 * n + j];
+            top = m[j] > top ? m[j] : top;
+        }
+        for (int32_t j = i * n; j < (i + 1) * n; j++) m[j] = expf(m[j] - top);
+        share(m + i * n, n, 1, 0);
+        for (int32_t j = i * n; j < (i + 1) * n; j++) m[j] += d->eps;
+    }
+    for (int32_t k = 0; k < d->n_round; k++) {
+        for (int32_t i = 0; k > 0 && i < n; i++) share(m + i * n, n, 1, d->eps);
+        for (int32_t i = 0; i < n; i++) share(m + i, n, n, d->eps);
+    }
+}
+
+static void row_gates(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
+{
+    (void)p;
+    for (int64_t r = lo; r < hi; r++)
+        gates(&o->node->attr.gates, row_of(o->in[0], r), o->vec, o->vec2, row_of(o->out, r));
+}
+
+static void row_blend(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
+{
+    const struct sy_blend_dim *b = &o->node->attr.blend;
+    int64_t d = o->node->dim[1] / b->n_out;
+    (void)p;
+    for (int64_t r = lo; r < hi; r++) {
+        const float *x = row_of(o->in[0], r), *w = row_of(o->in[1], r), *y = o->in[2] ? row_of(o->in[2], r) : NULL;
+        for (int32_t m = 0; m < b->n_out; m++) {
+            float *to = row_of(o->out, r) + m * d, gain = y ? row_of(o->in[3], r)[m] : 0;
+            for (int64_t i = 0; i < d; i++) to[i] = y ? gain * y[i] : 0;
+            for (int32_t n = 0; n < b->n_in; n++)
+                for (int64_t i = 0; i < d; i++) to[i] += w[n * b->n_out + m] * x[n * d + i];
+        }
+    }
+}
+
 static void row_sample(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
 {
     for (int64_t r = lo; r < hi; r++) p->token[r] = vec(p)->argmax(row_of(o->in[0], r), p->n_vocab);
@@ -183,9 +258,26 @@ void cpu_row_prepare(const struct sy_program *p, const struct op *o, int64_t lo,
         if (o->x[k]) p->b->kern.gemm.prepare[k](o->in[0]->at, o->in[0]->ld, lo, hi, o->x[k]);
 }
 
+/* Of tokens that end a run. */
+static void write_runs(const struct sy_program *p, const struct op *o, int32_t every, unsigned char *layer,
+                       int64_t lo, int64_t hi)
+{
+    for (int64_t r = lo; r < hi; r++) {
+        int32_t pos = p->batch->field[SY_POS][r], row = p->batch->field[SY_ROW][r], off = row % p->block_len;
+        if ((pos + 1) % every) continue;
+        int32_t to = row / p->block_len * o->kv.block_len + pos / every - (pos - off) / every;
+        p->b->kern.attend.write[o->kv.dtype](&o->kv, layer, row_of(o->in[1], r), o->in[1]->ld, NULL, 0, &to, 1);
+    }
+}
+
 void cpu_row_kv_write(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
 {
     unsigned char *layer = p->kv->mem.at + p->kv->layer_bytes[o->state];
+    int32_t every = cpu_keeps_every(o->node);
+    if (every > 1) {
+        write_runs(p, o, every, layer, lo, hi);
+        return;
+    }
     p->b->kern.attend.write[o->kv.dtype](&o->kv, layer, row_of(o->in[1], lo), o->in[1]->ld,
                                          o->in[2] ? row_of(o->in[2], lo) : NULL, o->in[2] ? o->in[2]->ld : 0,
                                          p->batch->field[SY_ROW] + lo, (int32_t)(hi - lo));
@@ -197,7 +289,8 @@ const row_fn cpu_row_fns[SY_OP_COUNT] = {
     [SY_OP_ACT] = row_act,       [SY_OP_GLU] = row_glu,           [SY_OP_ADD] = row_add,
     [SY_OP_MUL] = row_mul,       [SY_OP_SCALE] = row_scale,       [SY_OP_ROUTE] = cpu_row_route,
     [SY_OP_ROWS] = row_rows,     [SY_OP_SOFTCAP] = row_softcap,   [SY_OP_SAMPLE] = row_sample,
-    [SY_OP_JOIN] = row_join,     [SY_OP_GIVEN] = row_given,
+    [SY_OP_JOIN] = row_join,     [SY_OP_GIVEN] = row_given,       [SY_OP_GATES] = row_gates,
+    [SY_OP_BLEND] = row_blend,
 };
 
 /* ---- regions ------------------------------------------------------------------------------------------------------
@@ -383,6 +476,8 @@ static void run_rope_tables(void *ctx, int64_t item, int32_t thread)
     struct rope_table *t = &s->p->rope[item % s->p->n_rope];
     int64_t lo = item / s->p->n_rope * s->chunk, hi = lo + s->chunk < s->rows ? lo + s->chunk : s->rows;
     const int32_t *pos = s->p->batch->field[SY_POS], *span = s->p->batch->field[SY_SPAN];
+    for (int64_t r = lo; t->pos && r < hi; r++) t->pos[r] = pos[r] - pos[r] % t->dim.every;
+    if (t->pos) pos = t->pos;
     for (int64_t n; lo < hi; lo += n) { /* runs of tokens with the same frequencies */
         bool far = t->dim.inv_freq_long && span[lo] > t->dim.n_short;
         n = hi - lo;
@@ -415,6 +510,8 @@ void cpu_run(struct sy_program *p)
         case REGION_ATTEND: region_attend(&s); break;
         case REGION_HEADS: cpu_region_heads(p, &p->op[s.r->op0], s.rows); break;
         case REGION_INDEX: cpu_region_index(p, &p->op[s.r->op0], s.rows); break;
+        case REGION_KEPT: cpu_region_kept(p, &p->op[s.r->op0], s.rows); break;
+        case REGION_COMPRESS: cpu_region_compress(p, &p->op[s.r->op0]); break;
         case REGION_CHOSEN: cpu_region_chosen(p, &p->op[s.r->op0], s.rows); break;
         case REGION_EXPERTS: cpu_region_experts(p, &p->op[s.r->op0], s.rows); break;
         case REGION_CONV: cpu_region_conv(p, &p->op[s.r->op0]); break;

@@ -332,12 +332,25 @@ static int (*const lowerings[SY_OP_COUNT])(struct lower *, const struct sy_node 
     [SY_OP_SAMPLE] = sample,
 };
 
+/* Attributes that only some models use and no lowering here handles. */
+static bool plain(const struct sy_node *n)
+{
+    switch (n->op) {
+    case SY_OP_ROPE: return n->attr.rope.every <= 1;
+    case SY_OP_GLU: return n->attr.glu.limit <= 0;
+    case SY_OP_INDEX: return n->attr.index.every <= 1;
+    case SY_OP_ROUTE: return !n->in[3].id;
+    case SY_OP_ATTEND: return !n->in[6].id;
+    default: return true;
+    }
+}
+
 sy_status pj_lower_check(const struct sy_graph *g, struct sy_err *err)
 {
     uint32_t n_node;
     const struct sy_node *node = sy_graph_nodes(g, &n_node);
     for (uint32_t i = 1; i < n_node; i++)
-        if (!lowerings[node[i].op])
+        if (!lowerings[node[i].op] || !plain(&node[i]))
             return sy_fail(err, SY_ENOSUP,
                            "the pjrt backend has no lowering of the op %s as this model uses it; use --backend cpu",
                            sy_op_name(node[i].op));

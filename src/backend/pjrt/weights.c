@@ -512,7 +512,7 @@ static sy_status vector_part(struct loader *l, const struct pj_wentry *e, const 
                              float *vec, int64_t *at)
 {
     struct pj_wseg one = {.n_rank = e->n_rank, .unit = e->unit, .share = e->share};
-    int64_t d = sy_tensor_flat_len(t), whole = d * e->repeat, mine = part_rows(&one, whole);
+    int64_t d = sy_tensor_flat_len(t, false), whole = d * e->repeat, mine = part_rows(&one, whole);
     if (d == 0 || mine > e->cols - *at || whole > e->cols * e->n_rank || d % t->format->block_len)
         return wrong_shape(t, 1, (e->cols - *at) / e->repeat, l->err);
     int64_t cols = t->dim[t->n_dim - 1], first = part_first(&one, whole, l->rank);

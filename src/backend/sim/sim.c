@@ -183,7 +183,8 @@ static int64_t kv_block_bytes(struct sy_backend *b, const struct sy_graph *g, in
     const struct sy_node *node = sy_graph_nodes(g, &n);
     int64_t sum = 0;
     for (uint32_t i = 1; i < n; i++)
-        if (node[i].op == SY_OP_STATE && node[i].attr.state.kind == SY_BLOCKS) sum += 2 * node[i].attr.state.elems;
+        if (node[i].op == SY_OP_STATE && node[i].attr.state.kind == SY_BLOCKS)
+            sum += 2 * node[i].attr.state.elems / (node[i].attr.state.every > 1 ? node[i].attr.state.every : 1);
     return sum * block_len;
 }
 
