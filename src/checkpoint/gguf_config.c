@@ -38,17 +38,37 @@ static void put_text(struct build *b, const char *name, const char *v)
 /* ---- keys that only change their name ------------------------------------------------------------------ */
 
 struct key_rule {
-    const char *gguf, *hf;          /* gguf NULL ends a table */
-    enum { INT, LAYERS, NUM } type; /* LAYERS: one integer, or an array of equal ones */
+    const char *gguf, *hf;                 /* gguf NULL ends a table */
+    enum { INT, COUNT, LAYERS, NUM } type; /* COUNT: may be 0; LAYERS: one integer, or an array of equal ones */
     bool required;
 };
 
 static const struct key_rule common_keys[] = {
     {"embedding_length", "hidden_size", INT, true},
     {"context_length", "max_position_embeddings", INT, true},
-    {"feed_forward_length", "intermediate_size", LAYERS, true},
+    {"feed_forward_length", "intermediate_size", LAYERS, false},
     {"attention.head_count", "num_attention_heads", LAYERS, true},
-    {"attention.layer_norm_rms_epsilon", "rms_norm_eps", NUM, true},
+    {"attention.layer_norm_rms_epsilon", "rms_norm_eps", NUM, false},
+    {"attention.layer_norm_epsilon", "layer_norm_eps", NUM, false},
+    {"nextn_predict_layers", "num_nextn_predict_layers", COUNT, false},
+    {NULL, NULL, INT, false},
+};
+/* Experts as in DeepSeek-V3. */
+static const struct key_rule sigmoid_moe_keys[] = {
+    {"expert_count", "n_routed_experts", INT, true},
+    {"expert_used_count", "num_experts_per_tok", INT, true},
+    {"expert_feed_forward_length", "moe_intermediate_size", LAYERS, true},
+    {"expert_shared_count", "n_shared_experts", INT, false},
+    {"leading_dense_block_count", "first_k_dense_replace", COUNT, false},
+    {"expert_weights_scale", "routed_scaling_factor", NUM, false},
+    {"expert_group_count", "n_group", INT, false},
+    {"expert_group_used_count", "topk_group", INT, false},
+    {NULL, NULL, INT, false},
+};
+static const struct key_rule local_moe_keys[] = {
+    {"expert_count", "num_local_experts", INT, true},
+    {"expert_used_count", "num_experts_per_tok", INT, true},
+    {"expert_feed_forward_length", "intermediate_size", LAYERS, true},
     {NULL, NULL, INT, false},
 };
 static const struct key_rule qwen_moe_keys[] = {
@@ -77,7 +97,7 @@ static void put_keys(struct build *b, const struct key_rule *r)
         const char *key = own(b, r->gguf);
         if (!r->required && !sy_gguf_find(&b->m, key)) continue;
         if (r->type == NUM) put_num(b, r->hf, sy_gguf_num(&b->m, key, 0, 1e30));
-        else if (r->type == INT) put_int(b, r->hf, sy_gguf_int(&b->m, key, 1, INT32_MAX));
+        else if (r->type <= COUNT) put_int(b, r->hf, sy_gguf_int(&b->m, key, r->type == INT, INT32_MAX));
         else put_int(b, r->hf, sy_gguf_int_layers(&b->m, key, b->d->n_layer, 1, INT32_MAX));
     }
 }
@@ -139,7 +159,9 @@ static void put_rope(struct build *b, const struct sy_gguf *g)
 {
     put_num(b, "rope_theta", sy_gguf_num_or(&b->m, own(b, "rope.freq_base"), 10000, 1e-3, 1e12));
     int64_t n_rot = sy_gguf_int_or(&b->m, own(b, "rope.dimension_count"), b->d->head_dim, 0, INT32_MAX);
-    if (n_rot != b->d->head_dim)
+    if (n_rot != b->d->head_dim && b->arch->part_rope && n_rot > 0 && n_rot < b->d->head_dim)
+        put_int(b, "rotary_dim", n_rot);
+    else if (n_rot != b->d->head_dim)
         sy_gguf_refuse(&b->m, SY_ENOSUP,
                        "key '%s': expected the head size %lld, found %lld; partial rotation is not "
                        "supported for this architecture",
@@ -148,7 +170,9 @@ static void put_rope(struct build *b, const struct sy_gguf *g)
     double factor = sy_gguf_num_or(&b->m, own(b, "rope.scale_linear"), 0, 0, 1e6); /* the key's first name */
     factor = sy_gguf_num_or(&b->m, own(b, "rope.scaling.factor"), factor, 0, 1e6);
     double attn = sy_gguf_num_or(&b->m, own(b, "rope.scaling.attn_factor"), 1, 0, 1e6);
-    if (attn != 1) sy_gguf_refuse(&b->m, SY_ENOSUP, "key '%s': only 1 is supported, found %g", b->key, attn);
+    /* LongRoPE's follows from the lengths. */
+    if (attn != 1 && !sy_gguf_raw(g, "rope_factors_long.weight"))
+        sy_gguf_refuse(&b->m, SY_ENOSUP, "key '%s': only 1 is supported, found %g", b->key, attn);
 
     struct sy_text type = {"linear", 6};
     (void)sy_gguf_text(&b->m, own(b, "rope.scaling.type"), &type);
@@ -279,12 +303,180 @@ static void gemma3_keys(struct build *b)
     if (cap > 0) put_num(b, "final_logit_softcapping", cap);
 }
 
+/* LongRoPE's two tables (phi3). */
+static void put_long_rope(struct build *b)
+{
+    static const char *const tensor[] = {"rope_factors_short.weight", "rope_factors_long.weight"};
+    static const char *const key[] = {"short_factor", "long_factor"};
+    if (!sy_gguf_raw(b->m.g, tensor[1])) return;
+    int64_t old = sy_gguf_int(&b->m, own(b, "rope.scaling.original_context_length"), 1, INT32_MAX);
+    struct sy_json *rope = sy_json_new_object();
+    put(b, rope, "rope_type", sy_json_new_text("longrope", 8));
+    put(b, rope, "original_max_position_embeddings", sy_json_new_int(old));
+    for (int i = 0; i < 2; i++) {
+        const struct sy_tensor *t = sy_gguf_raw(b->m.g, tensor[i]);
+        struct sy_json *list = sy_json_new_array();
+        if (!t || strcmp(t->dtype, "f32") || t->n_dim != 1 || t->dim[0] > 1 << 16)
+            sy_gguf_refuse(&b->m, SY_ESHAPE, "tensor '%s': expected a vector of f32", tensor[i]);
+        else
+            for (int64_t k = 0; k < t->dim[0]; k++) {
+                float f;
+                memcpy(&f, t->data + 4 * k, 4);
+                if (!(f > 0 && f < 1e30f))
+                    sy_gguf_refuse(&b->m, SY_EFORMAT, "tensor '%s': expected positive factors", tensor[i]);
+                if (!sy_json_push_take(list, sy_json_new_number(b->m.st ? 1 : (double)f))) b->nomem = true;
+            }
+        put(b, rope, key[i], list);
+    }
+    put(b, b->o, "rope_scaling", rope);
+}
+
+static void put_window(struct build *b, int64_t pattern)
+{
+    int64_t window = sy_gguf_int_or(&b->m, own(b, "attention.sliding_window"), 0, 0, INT32_MAX);
+    if (window == 0) return;
+    put_int(b, "sliding_window", window);
+    if (pattern > 0) put_pattern(b, pattern);
+}
+
+static void phi3_keys(struct build *b)
+{
+    put_window(b, 0);
+    put_long_rope(b);
+}
+
+static void olmo2_keys(struct build *b)
+{
+    if (sy_gguf_int_or(&b->m, own(b, "attention.sliding_window"), 0, 0, INT32_MAX) > 0)
+        name_class(b, "Olmo3ForCausalLM", "olmo3");
+    put_window(b, 4);
+}
+
+static void exaone4_keys(struct build *b) { put_window(b, 4); }
+
+static void cohere2_keys(struct build *b)
+{
+    put_window(b, 4);
+    put_num(b, "logit_scale", sy_gguf_num_or(&b->m, own(b, "logit_scale"), 0.0625, -1e6, 1e6));
+}
+
+/* expert_gating_func: 1 softmax, 2 sigmoid; absent: what the family is released with. */
+static void put_sigmoid_moe(struct build *b)
+{
+    int64_t gate = sy_gguf_int_or(&b->m, own(b, "expert_gating_func"), 2, 0, INT32_MAX);
+    if (gate != 2)
+        sy_gguf_refuse(&b->m, SY_ENOSUP, "key '%s': only 2 (sigmoid) is supported, found %lld", b->key,
+                       (long long)gate);
+    put_keys(b, sigmoid_moe_keys);
+    put_bool(b, "norm_topk_prob", sy_gguf_bool_or(&b->m, own(b, "expert_weights_norm"), true) != 0);
+}
+
+static void glm4_moe_keys(struct build *b)
+{
+    put_sigmoid_moe(b);
+    put_bool(b, "use_qk_norm", sy_gguf_raw(b->m.g, "blk.0.attn_q_norm.weight") != NULL);
+}
+
+static void gpt_oss_keys(struct build *b)
+{
+    put_keys(b, local_moe_keys);
+    put_window(b, 2);
+    struct sy_json *rope = sy_json_new_object();
+    const struct sy_json *old = sy_json_get(b->o, "rope_scaling"), *v;
+    const char *key;
+    if (!sy_json_is_object(old)) {
+        sy_json_free(rope);
+        return;
+    }
+    for (void *it = NULL; (it = sy_json_next(old, it, &key, &v));) put(b, rope, key, sy_json_share(v));
+    put(b, rope, "truncate", sy_json_new_bool(false)); /* the file has no key for it */
+    put(b, b->o, "rope_scaling", rope);
+}
+
+static void minimax_m2_keys(struct build *b)
+{
+    put_keys(b, local_moe_keys);
+    put_bool(b, "use_qk_norm", sy_gguf_raw(b->m.g, "blk.0.attn_q_norm.weight") != NULL);
+}
+
+/* Latent attention: head_dim is that of the part that turns. */
+static void deepseek_keys(struct build *b)
+{
+    static const struct key_rule keys[] = {
+        {"attention.q_lora_rank", "q_lora_rank", INT, false},
+        {"attention.kv_lora_rank", "kv_lora_rank", INT, true},
+        {"rope.dimension_count", "qk_rope_head_dim", INT, true},
+        {NULL, NULL, INT, false},
+    };
+    put_sigmoid_moe(b);
+    put_keys(b, keys);
+    bool latent = sy_gguf_find(&b->m, own(b, "attention.key_length_mla")) != NULL;
+    int64_t rope = sy_gguf_int(&b->m, own(b, "rope.dimension_count"), 1, 1 << 20);
+    int64_t d_key =
+        sy_gguf_int(&b->m, own(b, latent ? "attention.key_length_mla" : "attention.key_length"), 1, 1 << 20);
+    int64_t d_val =
+        sy_gguf_int(&b->m, own(b, latent ? "attention.value_length_mla" : "attention.value_length"), 1, 1 << 20);
+    if (d_key <= rope)
+        sy_gguf_refuse(&b->m, SY_EFORMAT, "key '%s': expected more than the %lld dims that turn, found %lld",
+                       own(b, "attention.key_length"), (long long)rope, (long long)d_key);
+    put_int(b, "qk_nope_head_dim", d_key - rope);
+    put_int(b, "v_head_dim", d_val);
+    put_int(b, "num_key_value_heads", b->n_head);
+    put_bool(b, "kv_b_split", sy_gguf_raw(b->m.g, "blk.0.attn_k_b.weight") != NULL);
+    double log_mul = sy_gguf_num_or(&b->m, own(b, "rope.scaling.yarn_log_multiplier"), 0, 0, 1e6);
+    const struct sy_json *old = sy_json_get(b->o, "rope_scaling"), *v;
+    const char *key;
+    if (log_mul <= 0 || !sy_json_is_object(old)) return;
+    /* The file holds a tenth of mscale_all_dim, which stands for both. */
+    struct sy_json *scaling = sy_json_new_object();
+    for (void *it = NULL; (it = sy_json_next(old, it, &key, &v));)
+        if (strncmp(key, "mscale", 6)) put(b, scaling, key, sy_json_share(v));
+    put(b, scaling, "mscale", sy_json_new_number(10 * log_mul));
+    put(b, scaling, "mscale_all_dim", sy_json_new_number(10 * log_mul));
+    put(b, b->o, "rope_scaling", scaling);
+}
+
+/* Layers without KV heads are convolutions. */
+static void lfm2_keys(struct build *b)
+{
+    const struct sy_gguf_kv *kv = sy_gguf_array(&b->m, own(b, "attention.head_count_kv"), SY_GGUF_I32);
+    if (!kv || kv->n != (uint64_t)b->d->n_layer) {
+        sy_gguf_refuse(&b->m, SY_EFORMAT, "key '%s': expected a number for each layer", b->key);
+        return;
+    }
+    struct sy_json *list = sy_json_new_array();
+    int64_t n_kv = 0;
+    for (uint64_t i = 0; i < kv->n; i++) {
+        int64_t n = sy_gguf_elem_int(kv, i);
+        const char *type = n > 0 ? "full_attention" : "conv";
+        if (n > 0 && n_kv > 0 && n != n_kv)
+            sy_gguf_refuse(&b->m, SY_ENOSUP, "key '%s': layers of different numbers of heads are not supported",
+                           b->key);
+        if (n > 0) n_kv = n;
+        if (!sy_json_push_take(list, sy_json_new_text(type, strlen(type)))) b->nomem = true;
+    }
+    put(b, b->o, "layer_types", list);
+    put_int(b, "num_key_value_heads", n_kv > 0 ? n_kv : 1);
+    put_bool(b, "block_auto_adjust_ff_dim", false); /* feed_forward_length is what it comes to */
+    put_num(b, "norm_eps", sy_gguf_num(&b->m, own(b, "attention.layer_norm_rms_epsilon"), 0, 1));
+    put_int(b, "conv_L_cache", sy_gguf_int(&b->m, own(b, "shortconv.l_cache"), 1, 1024));
+    if (b->d->n_expert == 0) return;
+    put_keys(b, qwen_moe_keys);
+    put_int(b, "num_dense_layers", sy_gguf_int_or(&b->m, own(b, "leading_dense_block_count"), 0, 0, INT32_MAX));
+    put_bool(b, "norm_topk_prob", true);
+    put_bool(b, "use_expert_bias", true);
+}
+
 static const struct {
     const char *arch;
     void (*keys)(struct build *);
 } more[] = {
-    {"gemma2", gemma2_keys},     {"gemma3", gemma3_keys},   {"granite", granite_only},   {"llama", llama_keys},
-    {"mistral3", mistral3_keys}, {"qwen2", qwen_keys},      {"qwen2moe", qwen_moe_only}, {"qwen3", qwen_keys},
+    {"cohere2", cohere2_keys},   {"deepseek2", deepseek_keys},    {"exaone4", exaone4_keys},
+    {"glm4moe", glm4_moe_keys},  {"gpt-oss", gpt_oss_keys},       {"lfm2", lfm2_keys},
+    {"lfm2moe", lfm2_keys},      {"minimax-m2", minimax_m2_keys}, {"olmo2", olmo2_keys},
+    {"phi3", phi3_keys},         {"gemma2", gemma2_keys},         {"gemma3", gemma3_keys},
+    {"granite", granite_only},   {"llama", llama_keys},           {"mistral3", mistral3_keys},
+    {"qwen2", qwen_keys},        {"qwen2moe", qwen_moe_only},     {"qwen3", qwen_keys},
     {"qwen3moe", qwen_moe_only}, {"smollm3", smollm3_keys},
 };
 
@@ -295,9 +487,14 @@ static void put_heads(struct build *b)
     int64_t hidden = sy_gguf_int(&b->m, own(b, "embedding_length"), 1, INT32_MAX);
     b->n_head = sy_gguf_int_layers(&b->m, own(b, "attention.head_count"), b->d->n_layer, 1, INT32_MAX);
     int64_t n_kv = b->n_head;
-    if (sy_gguf_find(&b->m, own(b, "attention.head_count_kv")))
+    bool mixed = !strncmp(b->arch->name, "lfm2", 4); /* lfm2_keys() */
+    if (!mixed && sy_gguf_find(&b->m, own(b, "attention.head_count_kv")))
         n_kv = sy_gguf_int_layers(&b->m, b->key, b->d->n_layer, 1, INT32_MAX);
     put_int(b, "num_key_value_heads", n_kv);
+    if (!strcmp(b->arch->name, "deepseek2")) { /* deepseek_keys() */
+        b->d->head_dim = sy_gguf_int(&b->m, own(b, "rope.dimension_count"), 2, 1 << 20);
+        return;
+    }
     int64_t d = sy_gguf_int_or(&b->m, own(b, "attention.key_length"), 0, 1, 1 << 20);
     if (d == 0 && hidden % b->n_head)
         sy_gguf_refuse(&b->m, SY_EFORMAT,
@@ -321,6 +518,9 @@ static void put_heads(struct build *b)
 static void put_all(struct build *b, const struct sy_gguf *g)
 {
     b->d->n_layer = sy_gguf_int(&b->m, own(b, "block_count"), 1, SY_CKPT_LAYERS_MAX);
+    /* Counts the layers that predict further tokens, too. */
+    int64_t next = sy_gguf_int_or(&b->m, own(b, "nextn_predict_layers"), 0, 0, SY_CKPT_LAYERS_MAX);
+    if (next < b->d->n_layer) b->d->n_layer -= next;
     b->d->n_expert = sy_gguf_int_or(&b->m, own(b, "expert_count"), 0, 0, SY_CKPT_EXPERTS_MAX);
     put_int(b, "num_hidden_layers", b->d->n_layer);
     name_class(b, b->arch->hf_class, b->arch->model_type);

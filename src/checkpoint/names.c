@@ -10,6 +10,7 @@ static const struct sy_name_rule whole_model[] = {
     {"token_embd", "model.embed_tokens", 0},
     {"output_norm", "model.norm", SY_NAME_NORM},
     {"output", "lm_head", 0},
+    {"token_embd_norm", "model.embedding_norm", 0}, /* LFM2's last norm */
     {NULL, NULL, 0},
 };
 static const struct sy_name_rule block[] = {
@@ -50,20 +51,115 @@ static const struct sy_name_rule block_qwen_moe[] = {
     {"ffn_down_shexp", "mlp.shared_expert.down_proj", 0},
     {NULL, NULL, 0},
 };
+/* Norms behind the sublayers alone. */
+static const struct sy_name_rule block_post_norm[] = {
+    {"post_attention_norm", "post_attention_layernorm", 0},
+    {"post_ffw_norm", "post_feedforward_layernorm", 0},
+    {NULL, NULL, 0},
+};
+static const struct sy_name_rule block_phi3[] = {
+    {"attn_qkv", "self_attn.qkv_proj", 0},
+    {"ffn_up", "mlp.gate_up_proj", 0},
+    {NULL, NULL, 0},
+};
+static const struct sy_name_rule block_glm4[] = {
+    {"post_attention_norm", "post_self_attn_layernorm", 0},
+    {"post_ffw_norm", "post_mlp_layernorm", 0},
+    {"ffn_up", "mlp.gate_up_proj", 0},
+    {NULL, NULL, 0},
+};
+static const struct sy_name_rule block_glm4_moe[] = {
+    {"post_attention_norm", "post_attention_layernorm", 0},
+    {"ffn_gate_inp", "mlp.gate", 0},
+    {"exp_probs_b", "mlp.gate.e_score_correction_bias", SY_NAME_BARE},
+    {"ffn_gate_exps", "mlp.experts.#.gate_proj", SY_NAME_EXPERTS},
+    {"ffn_up_exps", "mlp.experts.#.up_proj", SY_NAME_EXPERTS},
+    {"ffn_down_exps", "mlp.experts.#.down_proj", SY_NAME_EXPERTS},
+    {"ffn_gate_shexp", "mlp.shared_experts.gate_proj", 0},
+    {"ffn_up_shexp", "mlp.shared_experts.up_proj", 0},
+    {"ffn_down_shexp", "mlp.shared_experts.down_proj", 0},
+    {NULL, NULL, 0},
+};
+static const struct sy_name_rule block_gpt_oss[] = {
+    {"post_attention_norm", "post_attention_layernorm", 0},
+    {"attn_sinks", "self_attn.sinks", SY_NAME_BARE},
+    {"ffn_gate_inp", "mlp.router", 0},
+    {"ffn_gate_exps", "mlp.experts.#.gate_proj", SY_NAME_EXPERTS},
+    {"ffn_up_exps", "mlp.experts.#.up_proj", SY_NAME_EXPERTS},
+    {"ffn_down_exps", "mlp.experts.#.down_proj", SY_NAME_EXPERTS},
+    {NULL, NULL, 0},
+};
+static const struct sy_name_rule block_deepseek[] = {
+    {"attn_q_a", "self_attn.q_a_proj", 0},
+    {"attn_q_a_norm", "self_attn.q_a_layernorm", 0},
+    {"attn_q_b", "self_attn.q_b_proj", 0},
+    {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa", 0},
+    {"attn_kv_a_norm", "self_attn.kv_a_layernorm", 0},
+    {"attn_kv_b", "self_attn.kv_b_proj", 0},
+    {"attn_k_b", "self_attn.k_b_proj", SY_NAME_FLAT},
+    {"attn_v_b", "self_attn.v_b_proj", SY_NAME_FLAT},
+    {"ffn_gate_inp", "mlp.gate", 0},
+    {"exp_probs_b", "mlp.gate.e_score_correction_bias", SY_NAME_BARE},
+    {"ffn_gate_exps", "mlp.experts.#.gate_proj", SY_NAME_EXPERTS},
+    {"ffn_up_exps", "mlp.experts.#.up_proj", SY_NAME_EXPERTS},
+    {"ffn_down_exps", "mlp.experts.#.down_proj", SY_NAME_EXPERTS},
+    {"ffn_gate_shexp", "mlp.shared_experts.gate_proj", 0},
+    {"ffn_up_shexp", "mlp.shared_experts.up_proj", 0},
+    {"ffn_down_shexp", "mlp.shared_experts.down_proj", 0},
+    {NULL, NULL, 0},
+};
+static const struct sy_name_rule block_minimax_m2[] = {
+    {"ffn_gate_inp", "block_sparse_moe.gate", 0},
+    {"exp_probs_b", "block_sparse_moe.e_score_correction_bias", SY_NAME_BARE},
+    {"ffn_gate_exps", "block_sparse_moe.experts.#.w1", SY_NAME_EXPERTS},
+    {"ffn_up_exps", "block_sparse_moe.experts.#.w3", SY_NAME_EXPERTS},
+    {"ffn_down_exps", "block_sparse_moe.experts.#.w2", SY_NAME_EXPERTS},
+    {NULL, NULL, 0},
+};
+static const struct sy_name_rule block_lfm2[] = {
+    {"attn_norm", "operator_norm", 0},
+    {"attn_q_norm", "self_attn.q_layernorm", 0},
+    {"attn_k_norm", "self_attn.k_layernorm", 0},
+    {"attn_output", "self_attn.out_proj", 0},
+    {"shortconv.conv", "conv.conv", SY_NAME_FILTER},
+    {"shortconv.in_proj", "conv.in_proj", 0},
+    {"shortconv.out_proj", "conv.out_proj", 0},
+    {"ffn_norm", "ffn_norm", 0},
+    {"ffn_gate", "feed_forward.w1", 0},
+    {"ffn_up", "feed_forward.w3", 0},
+    {"ffn_down", "feed_forward.w2", 0},
+    {"ffn_gate_inp", "feed_forward.gate", 0},
+    {"exp_probs_b", "feed_forward.expert_bias", SY_NAME_BARE},
+    {"ffn_gate_exps", "feed_forward.experts.#.w1", SY_NAME_EXPERTS},
+    {"ffn_up_exps", "feed_forward.experts.#.w3", SY_NAME_EXPERTS},
+    {"ffn_down_exps", "feed_forward.experts.#.w2", SY_NAME_EXPERTS},
+    {NULL, NULL, 0},
+};
 static const struct sy_name_rule none[] = {{NULL, NULL, 0}};
 
 /* Llama, Mistral and Mixtral are all converted to "llama"; gguf_config.c tells them apart by their keys. */
 static const struct sy_gguf_arch archs[] = {
-    {"gemma2", "Gemma2ForCausalLM", "gemma2", "gelu_pytorch_tanh", false, true, block_gemma},
-    {"gemma3", "Gemma3ForCausalLM", "gemma3_text", "gelu_pytorch_tanh", false, true, block_gemma},
-    {"granite", "GraniteForCausalLM", "granite", "silu", true, false, none},
-    {"llama", "LlamaForCausalLM", "llama", "silu", true, false, block_mixtral},
-    {"mistral3", "MistralForCausalLM", "mistral", "silu", true, false, none},
-    {"qwen2", "Qwen2ForCausalLM", "qwen2", "silu", false, false, none},
-    {"qwen2moe", "Qwen2MoeForCausalLM", "qwen2_moe", "silu", false, false, block_qwen_moe},
-    {"qwen3", "Qwen3ForCausalLM", "qwen3", "silu", false, false, none},
-    {"qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe", "silu", false, false, block_qwen_moe},
-    {"smollm3", "SmolLM3ForCausalLM", "smollm3", "silu", true, false, none},
+    {"cohere2", "Cohere2ForCausalLM", "cohere2", "silu", .names = none},
+    {"deepseek2", "DeepseekV3ForCausalLM", "deepseek_v3", "silu", .names = block_deepseek},
+    {"exaone4", "Exaone4ForCausalLM", "exaone4", "silu", .names = block_post_norm},
+    {"glm4", "Glm4ForCausalLM", "glm4", "silu", .part_rope = true, .names = block_glm4},
+    {"glm4moe", "Glm4MoeForCausalLM", "glm4_moe", "silu", .part_rope = true, .names = block_glm4_moe},
+    {"gpt-oss", "GptOssForCausalLM", "gpt_oss", "silu", .names = block_gpt_oss},
+    {"lfm2", "Lfm2ForCausalLM", "lfm2", "silu", .names = block_lfm2},
+    {"lfm2moe", "Lfm2MoeForCausalLM", "lfm2_moe", "silu", .names = block_lfm2},
+    {"minimax-m2", "MiniMaxM2ForCausalLM", "minimax_m2", "silu", .part_rope = true, .names = block_minimax_m2},
+    {"olmo2", "Olmo2ForCausalLM", "olmo2", "silu", .names = block_post_norm},
+    {"phi3", "Phi3ForCausalLM", "phi3", "silu", .part_rope = true, .names = block_phi3},
+    {"gemma2", "Gemma2ForCausalLM", "gemma2", "gelu_pytorch_tanh", .norm_plus_one = true, .names = block_gemma},
+    {"gemma3", "Gemma3ForCausalLM", "gemma3_text", "gelu_pytorch_tanh", .norm_plus_one = true, .names = block_gemma},
+    {"granite", "GraniteForCausalLM", "granite", "silu", .rope_pairs = true, .names = none},
+    {"llama", "LlamaForCausalLM", "llama", "silu", .rope_pairs = true, .names = block_mixtral},
+    {"mistral3", "MistralForCausalLM", "mistral", "silu", .rope_pairs = true, .names = none},
+    {"qwen2", "Qwen2ForCausalLM", "qwen2", "silu", .names = none},
+    {"qwen2moe", "Qwen2MoeForCausalLM", "qwen2_moe", "silu", .names = block_qwen_moe},
+    {"qwen3", "Qwen3ForCausalLM", "qwen3", "silu", .names = none},
+    {"qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe", "silu", .names = block_qwen_moe},
+    {"smollm3", "SmolLM3ForCausalLM", "smollm3", "silu", .rope_pairs = true, .names = none},
 };
 
 const struct sy_gguf_arch *sy_gguf_arch_find(const struct sy_text *name)
@@ -124,13 +220,14 @@ static const struct sy_name_rule *parse(const char *name, const struct sy_gguf_d
 static sy_status map_experts(struct sy_checkpoint *c, struct sy_tensor t, const struct sy_name_rule *r, int64_t layer,
                              const char *suffix, const struct sy_gguf_dims *d, struct sy_err *err)
 {
-    if (t.n_dim != 3 || t.dim[0] != d->n_expert)
+    bool bias = !strcmp(suffix, "bias");
+    if (t.n_dim != (bias ? 2 : 3) || t.dim[0] != d->n_expert)
         return sy_fail(err, SY_ESHAPE,
-                       "'%s': tensor '%s': expected 3 dimensions with %lld experts outermost "
+                       "'%s': tensor '%s': expected %d dimensions with %lld experts outermost "
                        "(expert_count), found %d with %lld",
-                       t.file, t.file_name, (long long)d->n_expert, t.n_dim, (long long)t.dim[0]);
+                       t.file, t.file_name, bias ? 2 : 3, (long long)d->n_expert, t.n_dim, (long long)t.dim[0]);
     const char *mark = strchr(r->hf, '#');
-    t.n_dim = 2;
+    t.n_dim--;
     t.dim[0] = t.dim[1];
     t.dim[1] = t.dim[2];
     t.dim[2] = 1;
@@ -154,13 +251,25 @@ static sy_status map_one(struct sy_checkpoint *c, struct sy_tensor t, const stru
     const struct sy_name_rule *r = parse(t.file_name, d, &layer, &suffix);
     if (!r) return sy_ckpt_add(c, &t, err);
     if (r->flags & SY_NAME_EXPERTS) return map_experts(c, t, r, layer, suffix, d, err);
-    if (layer < 0) t.name = sy_arena_printf(&c->mem, "%s.%s", r->hf, suffix);
+    if (r->flags & SY_NAME_BARE) t.name = sy_arena_printf(&c->mem, "model.layers.%lld.%s", (long long)layer, r->hf);
+    else if (layer < 0) t.name = sy_arena_printf(&c->mem, "%s.%s", r->hf, suffix);
     else t.name = sy_arena_printf(&c->mem, "model.layers.%lld.%s.%s", (long long)layer, r->hf, suffix);
     if (!t.name) return sy_ckpt_nomem(c, err);
     if ((r->flags & SY_NAME_ROW) && t.n_dim == 1) {
         t.n_dim = 2;
         t.dim[1] = t.dim[0];
         t.dim[0] = 1;
+    }
+    if ((r->flags & SY_NAME_FILTER) && t.n_dim == 2) {
+        t.n_dim = 3;
+        t.dim[2] = t.dim[1];
+        t.dim[1] = 1;
+    }
+    if ((r->flags & SY_NAME_FLAT) && t.n_dim == 3) {
+        t.n_dim = 2;
+        t.dim[0] *= t.dim[1];
+        t.dim[1] = t.dim[2];
+        t.dim[2] = 1;
     }
     if ((r->flags & SY_NAME_ROPE) && d->arch->rope_pairs) {
         if (t.n_dim > 2 || t.dim[0] % d->head_dim)
@@ -202,10 +311,31 @@ const char *sy_names_text(struct sy_checkpoint *c, const char *name)
         {"language_model.model.", "model."},
         {"language_model.lm_head.", "lm_head."},
         {"model.text_model.", "model."},
+        /* DeepSeek-V4 as released, and as transformers writes it. */
+        {"layers.", "model.layers."},
+        {"embed.weight", "model.embed_tokens.weight"},
+        {"norm.weight", "model.norm.weight"},
+        {"head.weight", "lm_head.weight"},
+        {"hc_head_", "model.hc_head_"},
+        {"model.hc_head.hc_", "model.hc_head_"},
     };
     for (size_t i = 0; i < SY_COUNT(prefix); i++)
         if (starts(name, prefix[i].composite))
             return sy_arena_printf(&c->mem, "%s%s", prefix[i].text, name + strlen(prefix[i].composite));
+    /* What transformers itself writes where it undoes its own renaming too far. */
+    static const struct {
+        const char *written, *meant;
+    } inner[] = {{".block_sparse_moe.gate_proj.", ".mlp.gate_proj."},
+                 {".block_sparse_moe.up_proj.", ".mlp.up_proj."},
+                 {".block_sparse_moe.down_proj.", ".mlp.down_proj."},
+                 {".attn.norm.weight", ".attn.kv_norm.weight"},
+                 {".compressor.kv_norm.weight", ".compressor.norm.weight"}};
+    for (size_t i = 0; i < SY_COUNT(inner); i++) {
+        const char *at = starts(name, "model.layers.") ? strstr(name, inner[i].written) : NULL;
+        if (at)
+            return sy_arena_printf(&c->mem, "%.*s%s%s", (int)(at - name), name, inner[i].meant,
+                                   at + strlen(inner[i].written));
+    }
     return name;
 }
 
@@ -225,6 +355,11 @@ bool sy_names_ignorable(const char *name, const struct sy_json *config)
         ".input_global_scale",
         ".k_scale",
         ".v_scale",
+        /* of MiniMax's lightning attention: follow from the number of heads */
+        ".slope_rate",
+        ".query_decay",
+        ".key_decay",
+        ".diagonal_decay",
     };
     const char *inner = starts(name, "model.") ? name + 6 : name;
     for (size_t i = 0; i < SY_COUNT(parts); i++)
@@ -233,8 +368,10 @@ bool sy_names_ignorable(const char *name, const struct sy_json *config)
         if (ends(name, tails[i])) return true;
     if (!strcmp(name, "rope_freqs.weight")) return true; /* gguf_config.c put it into the config */
     if (!strcmp(name, "lm_head.weight")) return sy_json_bool(sy_json_get(config, "tie_word_embeddings"), false);
-    if (!starts(name, "model.layers.")) return false;
-    const char *digits = name + 13;
+    if (!strncmp(name, "rope_factors_", 13)) return true; /* as rope_freqs */
+    if (!starts(name, "model.layers.") && !starts(name, "blk.")) return false;
+    const char *digits = strchr(name, '.') + 1; /* a GGUF's layers behind the last have kept their names */
+    if (*name == 'm') digits = name + 13;
     int64_t n_layer = sy_json_int(sy_json_get(config, "num_hidden_layers"), 0);
     int64_t n_next = sy_json_int(sy_json_get(config, "num_nextn_predict_layers"), 0);
     int64_t layer = number(&digits, SY_CKPT_LAYERS_MAX);

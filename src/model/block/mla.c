@@ -29,6 +29,7 @@ sy_status sy_mla_open(struct sy_arena *a, struct sy_jread *c, struct sy_mla *m)
     m->d_rope = (int32_t)sy_jread_int(c, "qk_rope_head_dim", 2, DIM_MAX);
     m->d_val = (int32_t)sy_jread_int(c, "v_head_dim", 1, DIM_MAX);
     m->bias = sy_jread_bool_or(c, "attention_bias", false);
+    m->split = sy_jread_bool_or(c, "kv_b_split", false); /* of GGUF: checkpoint/gguf_config.c */
     if (c->st || open_index(c, m)) return c->st;
     m->scale = (float)(sy_rope_score_scale(c) / sqrt((double)m->d_nope + m->d_rope));
     if (c->st || sy_rope_open(a, c, m->d_rope, &m->rope)) return c->st;
@@ -92,18 +93,26 @@ sy_val sy_build_mla(struct sy_graph *g, const struct sy_decoder *d, int l, sy_va
     }
     if (m->index_top && !reuse) *chosen = choose(g, d, l, x, q_low, m);
 
-    sy_val up = sy_weight(g, SY_BY_OUT, ATTN "kv_b_proj.weight", l, (int64_t)d->n_head * w_rows, rank);
-    q = sy_heads(
-        g, q, up,
-        (struct sy_heads_dim){.n_head = d->n_head, .d_in = n, .d_out = rank, .w_rows = w_rows, .transposed = true});
+    struct sy_heads_dim into = {.n_head = d->n_head, .d_in = n, .d_out = rank, .w_rows = w_rows, .transposed = true};
+    struct sy_heads_dim back = {.n_head = d->n_head, .d_in = rank, .d_out = m->d_val, .w_rows = w_rows, .row0 = n};
+    sy_val up, down;
+    if (m->split) {
+        into.w_rows = rank;
+        into.transposed = false;
+        back.w_rows = m->d_val;
+        back.row0 = 0;
+        up = sy_weight(g, SY_BY_OUT, ATTN "k_b_proj.weight", l, (int64_t)d->n_head * rank, n);
+        down = sy_weight(g, SY_BY_OUT, ATTN "v_b_proj.weight", l, (int64_t)d->n_head * m->d_val, rank);
+    } else {
+        up = down = sy_weight(g, SY_BY_OUT, ATTN "kv_b_proj.weight", l, (int64_t)d->n_head * w_rows, rank);
+    }
+    q = sy_heads(g, q, up, into);
     sy_val kv = sy_state(g, (struct sy_state_spec){.kind = SY_BLOCKS, .layer = l, .elems = (int64_t)rank + r});
     struct sy_attn_dim dim = {
         .n_head = d->n_head, .n_kv = 1, .d_key = rank + r, .d_val = rank, .scale = m->scale, .shared = true};
     k = sy_join(g, c, k);
     sy_val o = m->index_top ? sy_attend_chosen(g, q, k, *chosen, kv, dim) : sy_attend(g, q, k, SY_NONE, kv, dim);
-    o = sy_heads(
-        g, o, up,
-        (struct sy_heads_dim){.n_head = d->n_head, .d_in = rank, .d_out = m->d_val, .w_rows = w_rows, .row0 = n});
+    o = sy_heads(g, o, down, back);
     sy_val bo = m->bias ? sy_weight(g, SY_WHOLE, ATTN "o_proj.bias", l, 1, d->d_model) : SY_NONE;
     return sy_linear(g, o, sy_weight(g, SY_BY_IN, ATTN "o_proj.weight", l, d->d_model, (int64_t)d->n_head * m->d_val),
                      bo);
