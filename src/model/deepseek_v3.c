@@ -36,19 +36,34 @@ static sy_status open_layers(struct sy_arena *a, struct sy_jread *c, struct deep
     return c->st;
 }
 
-/* "index_topk_pattern": F for a layer with an indexer, S for one that shares. */
+/* Which layers share the keys that an earlier one chose: "indexer_types" ("full", "shared"), or "index_topk_pattern"
+ * (letters F and S, or such a list), or every "index_topk_freq"-th chooses, from "index_skip_topk_offset" on. */
 static sy_status open_sharing(struct sy_arena *a, struct sy_jread *c, struct deepseek *m)
 {
-    const char *pattern = sy_jread_text_or(c, "index_topk_pattern", "");
+    const struct sy_json *types = sy_json_get(c->obj, "indexer_types"), *pattern;
+    pattern = sy_json_get(c->obj, "index_topk_pattern");
+    const char *letters = sy_json_text(pattern);
+    if (!sy_json_is_array(types)) types = pattern;
+    int64_t every = sy_jread_int_or(c, "index_topk_freq", 1, 1, 1 << 20);
+    int64_t offset = sy_jread_int_or(c, "index_skip_topk_offset", 2, 0, 1 << 20);
     m->reuse = sy_arena_array(a, (size_t)m->d.n_layer, sizeof *m->reuse);
     if (!m->reuse) return sy_jread_refuse(c, SY_ENOMEM, "no memory");
-    if (sy_jread_int_or(c, "index_topk_freq", 1, 1, 1 << 20) != 1 && !*pattern)
-        return sy_jread_refuse(c, SY_ENOSUP, "'index_topk_freq': only 1 is supported, or 'index_topk_pattern'");
-    if (!*pattern) return c->st;
-    if (strlen(pattern) != (size_t)m->d.n_layer || strspn(pattern, "FS") != strlen(pattern) || *pattern != 'F')
-        return sy_jread_refuse(c, SY_EFORMAT, "'index_topk_pattern': expected %d letters F and S, F first",
-                               m->d.n_layer);
-    for (int32_t l = 0; l < m->d.n_layer; l++) m->reuse[l] = pattern[l] == 'S';
+    if (letters && strlen(letters) != (size_t)m->d.n_layer)
+        return sy_jread_refuse(c, SY_EFORMAT, "'index_topk_pattern': expected %d letters F and S", m->d.n_layer);
+    for (int32_t l = 0; l < m->d.n_layer; l++) {
+        const char *type = sy_json_text(sy_json_at(types, (size_t)l));
+        char kind = l >= offset && (l - offset + 1) % every ? 'S' : 'F';
+        if (sy_json_is_array(types))
+            kind = type && !strcmp(type, "full") ? 'F' : type && !strcmp(type, "shared") ? 'S' : '?';
+        else if (letters) kind = letters[l];
+        m->reuse[l] = kind == 'S';
+        if ((kind != 'F' && kind != 'S') || (l == 0 && m->reuse[l]))
+            return sy_jread_refuse(
+                c, SY_EFORMAT, "layer %d: expected an indexer, full or shared, and a full one first; found '%s'", l,
+                type      ? type
+                : letters ? letters
+                          : "nothing");
+    }
     return c->st;
 }
 

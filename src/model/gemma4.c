@@ -2,6 +2,7 @@
  * rope on layers that see everything, per-layer embeddings and shared keys in the small models, experts beside the
  * MLP in the sparse one. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "model/block/gemma.h"
@@ -25,6 +26,36 @@ static sy_status open_experts(struct sy_jread *c, struct gemma4 *m)
     return sy_moe_open(c, "num_experts", "top_k_experts", "moe_intermediate_size", &m->moe);
 }
 
+/* "per_layer_config": what layers that see everything have of their own, in newer configs. */
+static sy_status open_full(struct sy_jread *c, struct sy_gemma *s)
+{
+    struct sy_jread r = *c;
+    const struct sy_json *own = sy_json_get(c->obj, "per_layer_config");
+    int32_t seen = 0;
+    for (int32_t l = 0; sy_json_is_object(own) && l < s->d.n_layer; l++) {
+        char key[16];
+        snprintf(key, sizeof key, "%d", l);
+        r.obj = sy_json_get(own, key);
+        int32_t d = s->d.d_head, n = s->d.n_kv;
+        if (sy_json_is_object(r.obj)) {
+            d = (int32_t)sy_jread_int_or(&r, "head_dim", d, 1, 8192);
+            n = (int32_t)sy_jread_int_or(&r, "num_key_value_heads", n, 1, 4096);
+        }
+        if (r.st) return c->st = r.st;
+        bool first = s->full[l] && seen++ == 0;
+        if (first) {
+            s->d_head_full = d;
+            s->n_kv_full = n;
+        }
+        if (s->full[l] ? d != s->d_head_full || n != s->n_kv_full : d != s->d.d_head || n != s->d.n_kv)
+            return sy_jread_refuse(c, SY_ENOSUP,
+                                   "'per_layer_config' of layer %d: only one size of heads for all layers with "
+                                   "full attention is supported",
+                                   l);
+    }
+    return c->st;
+}
+
 static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *info, void **hp)
 {
     struct gemma4 *m = *hp = sy_arena_get(a, sizeof *m);
@@ -36,6 +67,7 @@ static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *in
     s->d_head_full = (int32_t)sy_jread_int_or(c, "global_head_dim", s->d.d_head, 1, 8192);
     s->n_kv_full = s->d.n_kv;
     if (s->k_is_v) s->n_kv_full = (int32_t)sy_jread_int_or(c, "num_global_key_value_heads", s->d.n_kv, 1, 4096);
+    if (open_full(c, s)) return c->st;
     m->wide_shared = sy_jread_bool_or(c, "use_double_wide_mlp", false);
     m->sparse = sy_jread_bool_or(c, "enable_moe_block", false);
     const char *both = sy_json_text(sy_json_get(c->obj, "use_bidirectional_attention"));

@@ -26,8 +26,9 @@ static sy_status open_layers(struct sy_arena *a, struct sy_jread *c, struct gran
                                sy_json_len(types));
     for (int l = 0; l < m->d.n_layer; l++) {
         const char *type = sy_json_text(sy_json_at(types, (size_t)l));
-        m->mamba[l] = type && !strcmp(type, "mamba");
-        if (!type || (!m->mamba[l] && strcmp(type, "attention") != 0))
+        m->mamba[l] = type && (!strcmp(type, "mamba") || !strcmp(type, "linear_attention"));
+        bool full = type && (!strcmp(type, "attention") || !strcmp(type, "full_attention"));
+        if (!m->mamba[l] && !full)
             return sy_jread_refuse(c, SY_ENOSUP, "'layer_types'[%d]: '%s' is not supported", l, type ? type : "");
     }
     return c->st;
@@ -46,8 +47,8 @@ static sy_status open_mixer(struct sy_jread *c, struct granite_hybrid *m)
                             .conv_bias = sy_jread_bool_or(c, "mamba_conv_bias", true),
                             .proj_bias = sy_jread_bool_or(c, "mamba_proj_bias", false),
                             .norm = SY_MAMBA_GATE_FIRST,
-                            .n_norm_group = 1,
                             .eps = m->d.eps};
+    x->n_norm_group = x->n_group;
     x->d_head = d / x->n_head;
     if (d % x->n_head || x->n_head % x->n_group)
         return sy_jread_refuse(c, SY_EFORMAT,

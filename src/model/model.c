@@ -77,7 +77,10 @@ static int32_t open_width(struct sy_jread *r)
 
 sy_status sy_decoder_open(struct sy_jread *r, struct sy_decoder *d, bool tied_default, struct sy_info *info)
 {
-    d->n_layer = (int32_t)sy_jread_int(r, "num_hidden_layers", 1, 1024);
+    const struct sy_json *kinds = sy_json_get(r->obj, "layers_block_type"); /* says it too, in newer Nemotron-H */
+    d->n_layer = (int32_t)sy_json_len(kinds);
+    if (!sy_json_is_array(kinds) || d->n_layer < 1 || d->n_layer > 1024 || sy_jread_has(r, "num_hidden_layers"))
+        d->n_layer = (int32_t)sy_jread_int(r, "num_hidden_layers", 1, 1024);
     d->d_model = (int32_t)sy_jread_int(r, "hidden_size", 1, 1 << 20);
     d->n_head = (int32_t)sy_jread_int(r, "num_attention_heads", 1, 4096);
     d->n_kv = (int32_t)sy_jread_int_or(r, "num_key_value_heads", d->n_head, 1, 4096);
@@ -240,17 +243,11 @@ double sy_rope_theta(struct sy_jread *r, const char *kind)
     return theta;
 }
 
-sy_status sy_rope_open_kind(struct sy_arena *a, struct sy_jread *r, const char *kind, int32_t d_head,
-                            struct sy_rope_dim *out)
+/* Applies what `scaling` says to a plain rope. */
+static sy_status scale_rope(struct sy_arena *a, struct sy_jread *r, const struct sy_json *scaling, int32_t d_head,
+                            double theta, struct sy_rope_dim *out)
 {
-    double theta = sy_rope_theta(r, kind);
     int32_t n_ctx = (int32_t)sy_jread_int_or(r, "max_position_embeddings", 2048, 1, 1 << 30);
-    const struct sy_json *params = rope_parameters(r, kind);
-    struct sy_jread top = *r;
-    if (sy_json_get(params, "partial_rotary_factor")) top.obj = params;
-    if (sy_rope_plain(a, &top, d_head, theta, out)) return r->st = top.st;
-
-    const struct sy_json *scaling = params ? params : sy_json_get(r->obj, "rope_scaling");
     if (!sy_json_is_object(scaling)) return r->st;
     struct sy_jread s = {.obj = scaling, .where = r->where, .err = r->err};
     const char *type = sy_jread_text_or(&s, "rope_type", sy_jread_text_or(&s, "type", "default"));
@@ -274,6 +271,27 @@ sy_status sy_rope_open_kind(struct sy_arena *a, struct sy_jread *r, const char *
         sy_jread_refuse(&s, SY_ENOSUP, "'rope_scaling': type '%s' is not supported", type);
     }
     return r->st = s.st;
+}
+
+sy_status sy_rope_open_kind(struct sy_arena *a, struct sy_jread *r, const char *kind, int32_t d_head,
+                            struct sy_rope_dim *out)
+{
+    double theta = sy_rope_theta(r, kind);
+    const struct sy_json *params = rope_parameters(r, kind);
+    const char *type = sy_json_text(sy_json_get(params, "rope_type"));
+    /* "proportional" has a part of the angles, not of the dims. */
+    if (type && !strcmp(type, "proportional")) return scale_rope(a, r, params, d_head, theta, out);
+    struct sy_jread top = *r;
+    if (sy_json_get(params, "partial_rotary_factor")) top.obj = params;
+    if (sy_rope_plain(a, &top, d_head, theta, out)) return r->st = top.st;
+    return scale_rope(a, r, params ? params : sy_json_get(r->obj, "rope_scaling"), d_head, theta, out);
+}
+
+sy_status sy_rope_scaled(struct sy_arena *a, struct sy_jread *r, const struct sy_json *scaling, int32_t d_rot,
+                         double theta, struct sy_rope_dim *out)
+{
+    if (plain_rope(a, r, d_rot, d_rot, theta, out)) return r->st;
+    return scale_rope(a, r, scaling, d_rot, theta, out);
 }
 
 sy_status sy_rope_open_two(struct sy_arena *a, struct sy_jread *r, int32_t d_head, struct sy_rope_dim *full,

@@ -64,6 +64,9 @@ sy_status sy_rope_open_kind(struct sy_arena *, struct sy_jread *, const char *ki
                             struct sy_rope_dim *out);
 /* The same without scaling, for a given base. */
 sy_status sy_rope_plain(struct sy_arena *, struct sy_jread *, int32_t d_head, double theta, struct sy_rope_dim *out);
+/* Of all d_rot dims, for a given base, scaled by the keys of an object (NULL: not scaled). */
+sy_status sy_rope_scaled(struct sy_arena *, struct sy_jread *, const struct sy_json *scaling, int32_t d_rot,
+                         double theta, struct sy_rope_dim *out);
 /* What multi-head latent attention multiplies its scores by under YaRN ("mscale_all_dim"); else 1. */
 double sy_rope_score_scale(struct sy_jread *);
 double sy_rope_theta(struct sy_jread *, const char *kind); /* the base alone, of a kind as above */
@@ -163,7 +166,8 @@ struct sy_mla {
     int32_t kv_rank, d_nope, d_rope, d_val;
     float scale;
     bool bias, no_rope;
-    struct sy_rope_dim rope;                /* of a head of d_rope */
+    bool split;              /* kv_b_proj as k_b_proj [head, kv_rank, d_nope] and v_b_proj [head, d_val, kv_rank] */
+    struct sy_rope_dim rope; /* of a head of d_rope */
     int32_t index_head, index_d, index_top; /* 0: no indexer */
     bool index_interleaved;
 };

@@ -13,8 +13,35 @@ struct nemotron_h {
     int32_t d_shared;
 };
 
+/* "layers_block_type", a list of names, in newer configs. */
+static sy_status open_types(struct sy_arena *a, struct sy_jread *c, struct nemotron_h *m, const struct sy_json *types)
+{
+    static const struct {
+        const char *name;
+        char kind;
+    } known[] = {{"mamba", 'M'}, {"linear_attention", 'M'}, {"attention", '*'}, {"full_attention", '*'}, {"mlp", '-'},
+                 {"moe", 'E'}};
+    size_t n = (size_t)m->d.n_layer;
+    m->kind = sy_arena_array(a, n + 1, 1);
+    if (!m->kind) return sy_jread_refuse(c, SY_ENOMEM, "no memory");
+    if (sy_json_len(types) != n)
+        return sy_jread_refuse(c, SY_EFORMAT, "'layers_block_type': expected %zu entries, found %zu", n,
+                               sy_json_len(types));
+    for (size_t l = 0; l < n; l++) {
+        const char *type = sy_json_text(sy_json_at(types, l));
+        for (size_t i = 0; type && i < SY_COUNT(known); i++)
+            if (!strcmp(type, known[i].name)) m->kind[l] = known[i].kind;
+        if (!m->kind[l])
+            return sy_jread_refuse(c, SY_ENOSUP, "'layers_block_type'[%zu]: '%s' is not supported", l,
+                                   type ? type : "");
+    }
+    return c->st;
+}
+
 static sy_status open_pattern(struct sy_arena *a, struct sy_jread *c, struct nemotron_h *m)
 {
+    const struct sy_json *types = sy_json_get(c->obj, "layers_block_type");
+    if (sy_json_is_array(types)) return open_types(a, c, m, types);
     const char *pattern = sy_jread_text(c, "hybrid_override_pattern");
     size_t n = (size_t)m->d.n_layer;
     m->kind = sy_arena_text(a, pattern ? pattern : "", pattern ? strlen(pattern) : 0);
@@ -78,6 +105,8 @@ static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *in
     for (size_t i = 0; i < SY_COUNT(biases); i++)
         if (sy_jread_bool_or(c, biases[i], false))
             return sy_jread_refuse(c, SY_ENOSUP, "'%s' is not supported", biases[i]);
+    if (sy_jread_has(c, "moe_latent_size"))
+        return sy_jread_refuse(c, SY_ENOSUP, "'moe_latent_size' is not supported");
     if (open_pattern(a, c, m) || open_mixer(c, m)) return c->st;
     return strchr(m->kind, 'E') ? open_moe(c, m) : c->st;
 }

@@ -7,6 +7,10 @@
 sy_status sy_moe_open(struct sy_jread *r, const char *n_expert_key, const char *n_used_key, const char *d_ff_key,
                       struct sy_moe_opt *o)
 {
+    /* The same number by another name, as newer versions of transformers write it. */
+    static const char *const others[] = {"num_local_experts", "num_experts", "n_routed_experts"};
+    for (size_t i = 0; i < SY_COUNT(others) && !sy_jread_has(r, n_expert_key); i++)
+        if (sy_jread_has(r, others[i])) n_expert_key = others[i];
     int32_t n = (int32_t)sy_jread_int(r, n_expert_key, 1, SY_EXPERTS_MAX);
     int32_t used = (int32_t)sy_jread_int(r, n_used_key, 1, SY_EXPERTS_MAX);
     int32_t d_ff = (int32_t)sy_jread_int(r, d_ff_key, 1, 1 << 20);
