@@ -14,14 +14,14 @@
 
 enum { COPY_BYTES_MAX = 256 << 20, TOKENS_MAX = 512, ROWS = 64 };
 
-static const char *const formats[] = {"stored", "Q8_0", "Q4_0", "MXFP4", "fp8", NULL};
+static const char *const formats[] = {"stored", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "MXFP4", "fp8", NULL};
 static const struct sy_flag flags[] = {
     {.name = "out",
      .letter = 'o',
      .required = true,
      .kind = SY_FLAG_TEXT,
-     .arg = "DIR",
-     .help = "the folder to make; it must not exist"},
+     .arg = "PATH",
+     .help = "the folder to make, or a GGUF file when it ends in .gguf; it must not exist"},
     {.name = "quant",
      .kind = SY_FLAG_CHOICE,
      .arg = "FORMAT",
@@ -35,6 +35,7 @@ static const struct sy_flag flags[] = {
 };
 static const struct sy_example examples[] = {
     {"systole convert -m Qwen3-8B -o Qwen3-8B-fp8 --quant fp8", "8-bit floats with a scale for 128 x 128"},
+    {"systole convert -m model-f16.gguf -o model-q4_k.gguf --quant Q4_K", "a smaller GGUF"},
     {"systole convert -m model.gguf -o model", "a GGUF of Q8_0 or Q4_0 as safetensors, without loss"},
     {0},
 };
@@ -89,6 +90,12 @@ static sy_status copy_tokenizer(struct sy_args *a, const char *from, const char 
         st = x && y ? copy_file(a, x, y, err) : sy_fail(err, SY_ENOMEM, "no memory for the name of a file");
     }
     return st;
+}
+
+static bool names_gguf(const char *path)
+{
+    size_t n = strlen(path);
+    return n > 5 && !strcmp(path + n - 5, ".gguf");
 }
 
 /* Half a model must not be left behind. */
@@ -150,11 +157,12 @@ static sy_status convert(struct sy_args *a, const char *model, const char *temp,
     sy_status st = sy_checkpoint_open(&a->app->env, model, &ckpt, err);
     if (st) return st;
     sy_progress_init(&bar, &a->app->env, a->app->progress, "converting");
-    st = sy_checkpoint_convert(&a->app->env, ckpt, temp, &opt, res, err);
+    bool gguf = names_gguf(sy_arg_text(a, "out"));
+    st = (gguf ? sy_checkpoint_convert_gguf : sy_checkpoint_convert)(&a->app->env, ckpt, temp, &opt, res, err);
     sy_progress_end(&bar);
     bool folder = !strcmp(sy_checkpoint_kind(ckpt), "safetensors");
     if (!st && folder) st = copy_tokenizer(a, model, temp, err);
-    if (!st && !folder && !a->app->quiet)
+    if (!st && !folder && !gguf && !a->app->quiet)
         fprintf(stderr, "the tokenizer stays in '%s': put the model's tokenizer.json into the folder\n", model);
     sy_checkpoint_free(ckpt);
     return sy_while(err, st, "converting '%s'", model);
@@ -171,11 +179,13 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
         return sy_fail(err, SY_EARG, "--out: '%s' is already there; name a folder that is not", out);
     const char *temp = sy_arena_printf(&a->arena, "%s.partial-%ld", out, (long)getpid());
     if (!temp) return sy_fail(err, SY_ENOMEM, "no memory for the name of a folder");
-    if (mkdir(temp, 0777)) return sy_fail(err, SY_EIO, "cannot make folder '%s': %s", temp, strerror(errno));
+    bool gguf = names_gguf(out);
+    if (!gguf && mkdir(temp, 0777)) return sy_fail(err, SY_EIO, "cannot make folder '%s': %s", temp, strerror(errno));
     st = convert(a, model, temp, &res, err);
     if (!st && rename(temp, out))
         st = sy_fail(err, SY_EIO, "cannot rename '%s' to '%s': %s", temp, out, strerror(errno));
-    if (st) remove_folder(a, temp);
+    if (st && gguf) unlink(temp);
+    else if (st) remove_folder(a, temp);
     if (st) return st;
     char size[16];
     sy_size_text(res.bytes, size);
@@ -197,12 +207,15 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
 const struct sy_command sy_cmd_convert = {
     .name = "convert",
     .help = "write a model in another format, as a folder of safetensors",
-    .about = "Writes a folder of safetensors, a file a layer, from a model folder or a GGUF file. Q8_0 and Q4_0 are "
-             "stored as compressed-tensors' packed integers with a scale for 32, MXFP4 as its MXFP4, fp8 as e4m3 "
-             "with a scale for 128 x 128; scales are chosen for the least squared error. Embeddings, heads, routers "
-             "and norms keep their precision. Both models are then run over a short text to print the divergence. "
-             "The folder appears when it is complete, or not at all. Parts of a model that are not its text model "
-             "are left out.",
+    .about =
+        "Writes a folder of safetensors, a file a layer, from a model folder or a GGUF file; or a GGUF from another "
+        "GGUF. In a folder Q8_0 and Q4_0 are "
+        "stored as compressed-tensors' packed integers with a scale for 32, MXFP4 as its MXFP4, fp8 as e4m3 "
+        "with a scale for 128 x 128; Q4_K and Q6_K are for GGUF alone. Scales are chosen for the least squared "
+        "error. Embeddings, heads, routers "
+        "and norms keep their precision. Both models are then run over a short text to print the divergence. "
+        "What is made appears when it is complete, or not at all. Parts of a model that are not its text model "
+        "are left out.",
     .flags = {sy_flags_model, flags, sy_flags_ctx, sy_flags_engine},
     .examples = examples,
     .run = run,

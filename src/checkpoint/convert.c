@@ -482,6 +482,8 @@ sy_status sy_checkpoint_convert(const struct sy_env *env, const struct sy_checkp
     struct writer w = {.env = env, .c = c, .opt = opt, .res = res, .folder = folder, .err = err ? err : &own};
     *res = (struct sy_convert_result){0};
     w.err->code = SY_OK;
+    if (opt->to == SY_CONVERT_Q4_K || opt->to == SY_CONVERT_Q6_K)
+        return sy_fail(err, SY_ENOSUP, "safetensors has no such format: name a file ending in .gguf, not a folder");
     sy_arena_init(&w.mem, env, 0);
     sy_buf_init(&w.scale, env, 0);
     sy_status st = plan(&w);

@@ -10,7 +10,15 @@
 #pragma once
 #include "checkpoint/checkpoint.h"
 
-enum sy_convert_to { SY_CONVERT_STORED, SY_CONVERT_Q8_0, SY_CONVERT_Q4_0, SY_CONVERT_MXFP4, SY_CONVERT_FP8 };
+enum sy_convert_to {
+    SY_CONVERT_STORED,
+    SY_CONVERT_Q8_0,
+    SY_CONVERT_Q4_0,
+    SY_CONVERT_Q4_K, /* GGUF only, as the next */
+    SY_CONVERT_Q6_K,
+    SY_CONVERT_MXFP4,
+    SY_CONVERT_FP8, /* safetensors only */
+};
 struct sy_convert_opt {
     enum sy_convert_to to;
     void (*progress)(void *ctx, double done); /* 0..1; NULL: none */
@@ -24,3 +32,8 @@ struct sy_convert_result {
 /* Writes weights, config.json and generation_config.json into an existing empty folder. */
 SY_CHECK sy_status sy_checkpoint_convert(const struct sy_env *, const struct sy_checkpoint *, const char *folder,
                                          const struct sy_convert_opt *, struct sy_convert_result *, struct sy_err *);
+/* Writes one GGUF from another one: the metadata as it is, the layers' matrices quantised or, as stored, all the
+ * bytes. Rows that are no whole blocks of the format become q8_0, or stay what they are. */
+SY_CHECK sy_status sy_checkpoint_convert_gguf(const struct sy_env *, const struct sy_checkpoint *, const char *path,
+                                              const struct sy_convert_opt *, struct sy_convert_result *,
+                                              struct sy_err *);

@@ -128,6 +128,14 @@ static sy_status read_value(struct cursor *c, struct sy_gguf_kv *kv, const char 
     return SY_OK;
 }
 
+size_t sy_gguf_value_bytes(const struct sy_gguf_kv *kv)
+{
+    if (kv->elem != SY_GGUF_STRING) return (size_t)kv->n * types[kv->elem].size;
+    size_t at = 0;
+    for (uint64_t i = 0, len; i < kv->n; i++, at += 8 + (size_t)len) memcpy(&len, kv->at + at, 8);
+    return at;
+}
+
 static int by_key(const void *a, const void *b)
 {
     return strcmp(((const struct sy_gguf_kv *)a)->key, ((const struct sy_gguf_kv *)b)->key);
@@ -345,6 +353,12 @@ static sy_status describe(struct sy_checkpoint *ck, const struct sy_gguf *g, str
     sy_status st = sy_gguf_config(ck, g, &dims, err);
     if (st == SY_OK) st = sy_gguf_tokenizer(ck, g, err);
     if (st == SY_OK) st = sy_names_map(ck, g, &dims, err);
+    ck->kv = g->kv;
+    ck->n_kv = g->n_kv;
+    ck->raw = sy_arena_array(&ck->mem, g->n_raw + 1, sizeof *ck->raw);
+    if (!ck->raw) return sy_ckpt_nomem(ck, err);
+    if (g->n_raw) memcpy(ck->raw, g->raw, g->n_raw * sizeof *ck->raw);
+    ck->n_raw = g->n_raw;
     return st;
 }
 

@@ -19,6 +19,7 @@ struct sy_bytes {
     size_t n;
 };
 
+struct sy_gguf_kv;
 struct sy_checkpoint {
     const struct sy_env *env;
     struct sy_arena mem; /* names, vocabulary arrays */
@@ -33,6 +34,10 @@ struct sy_checkpoint {
     struct sy_gguf_vocab *vocab; /* in mem, or NULL */
     const char *chat_template;   /* in mem or in a JSON value, or NULL */
     size_t n_chat_template;
+    /* What a GGUF holds as it is, for convert_gguf.c; NULL otherwise. */
+    const struct sy_gguf_kv *kv;
+    struct sy_tensor *raw;
+    size_t n_kv, n_raw;
 };
 
 /* ---- checkpoint.c -------------------------------------------------------------------------------------- */
@@ -98,6 +103,7 @@ struct sy_gguf {           /* all shards together; arrays are the checkpoint are
 sy_status sy_gguf_open(struct sy_checkpoint *, struct sy_err *); /* files, from path */
 sy_status sy_gguf_read(struct sy_checkpoint *, const struct sy_bytes *shard, size_t n, struct sy_err *);
 const struct sy_tensor *sy_gguf_raw(const struct sy_gguf *, const char *file_name); /* NULL: absent */
+size_t sy_gguf_value_bytes(const struct sy_gguf_kv *);                              /* from `at` on */
 
 /* ---- gguf_meta.c --------------------------------------------------------------------------------------- */
 
@@ -144,12 +150,16 @@ enum {
     SY_NAME_NORM = 2,
     SY_NAME_EXPERTS = 4, /* [n_expert, rows, cols], one tensor each; '#' in hf is the number */
     SY_NAME_ROW = 8,     /* a vector here, a matrix of one row there */
+    SY_NAME_BARE = 16,   /* hf is the whole name, without ".weight" */
+    SY_NAME_FLAT = 32,   /* [n, rows, cols] here, [n * rows, cols] there */
+    SY_NAME_FILTER = 64, /* [channels, taps] here, [channels, 1, taps] there */
 };
 struct sy_gguf_arch {
     const char *name; /* general.architecture */
     const char *hf_class, *model_type, *act;
     bool rope_pairs;                  /* the converter interleaves the rope pairs of q and k */
     bool norm_plus_one;               /* the converter adds the 1 of (1+w) norms */
+    bool part_rope;                   /* fewer dims than a head's may turn */
     const struct sy_name_rule *names; /* looked up before the common ones */
 };
 const struct sy_gguf_arch *sy_gguf_arch_find(const struct sy_text *name); /* NULL: unknown */

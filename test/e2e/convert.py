@@ -38,6 +38,26 @@ def test_quantised():
             assert least < got < most, (name, got)
 
 
+def test_gguf():
+    q8 = "test/golden/quant/gguf_qwen3_q8_0/model.gguf"
+    with tempfile.TemporaryDirectory() as d:
+        want = logits(q8, d)
+        ok("convert", "-m", q8, "-o", d + "/same.gguf", "--skip-check")
+        with open(q8, "rb") as a, open(d + "/same.gguf", "rb") as b:
+            assert len(a.read()) == len(b.read())
+        assert logits(d + "/same.gguf", d) == want
+        for name, least, most in (("Q6_K", 0.001, 0.1), ("Q4_K", 0.01, 0.3), ("Q4_0", 0.01, 0.3)):
+            out = d + "/%s.gguf" % name
+            ok("convert", "-m", q8, "-o", out, "--quant", name, "--skip-check")
+            assert os.path.getsize(out) < os.path.getsize(q8)
+            got = off(want, logits(out, d))
+            assert least < got < most, (name, got)
+        assert "no format for fp8" in refused(4, "convert", "-m", q8, "-o", d + "/x.gguf", "--quant", "fp8")
+        assert "no such format" in refused(4, "convert", "-m", q8, "-o", d + "/x", "--quant", "Q4_K")
+        assert "is no GGUF" in refused(4, "convert", "-m", MODEL, "-o", d + "/x.gguf")
+        assert sorted(os.listdir(d)) == ["Q4_0.gguf", "Q4_K.gguf", "Q6_K.gguf", "logits.safetensors", "same.gguf"], os.listdir(d)
+
+
 def test_refused():
     with tempfile.TemporaryDirectory() as d:
         assert "already there" in refused(2, "convert", "-m", MODEL, "-o", d)
