@@ -7,11 +7,18 @@
 static const struct sy_flag flags[] = {
     {.name = "json", .kind = SY_FLAG_SWITCH, .help = "print a JSON object, tensors included"},
     {.name = "tensors", .kind = SY_FLAG_SWITCH, .help = "list every tensor: format, shape, bytes, name"},
+    {.name = "memory",
+     .kind = SY_FLAG_SIZE,
+     .arg = "SIZE",
+     .lo = 1 << 20,
+     .hi = 1099511627776.0 * 64,
+     .help = "also the longest context for max-seqs sequences within so much memory"},
     {.name = "graph", .kind = SY_FLAG_SWITCH, .help = "print the op graph that a step of max-batched-tokens runs"},
     {0},
 };
 static const struct sy_example examples[] = {
     {"systole inspect -m model.gguf --ctx-size 4096 --max-seqs 8", "memory needed for 8 sequences of 4,096 tokens"},
+    {"systole inspect -m model.gguf --memory 16G", "how long a context may be on a machine with 16 GB"},
     {"systole inspect -m model.gguf --graph", "the operations of a step, in order"},
     {0},
 };
@@ -55,6 +62,13 @@ static void print_needs(struct sy_buf *b, const struct sy_description *d)
     add_size(b, " weights ", d->bytes);
     add_size(b, " as stored, KV cache ", d->kv_bytes);
     sy_buf_char(b, '\n');
+    if (d->memory > 0) {
+        sy_buf_printf(b, "longest       %lld tokens for %d sequence%s", (long long)d->ctx_fits, d->seq_max,
+                      d->seq_max == 1 ? "" : "s");
+        add_size(b, " within ", d->memory);
+        sy_buf_char(b, '\n');
+    }
+    if (d->problem.code) sy_buf_printf(b, "cannot run    %s\n", d->problem.msg);
 }
 
 static void print_text(struct sy_buf *b, const struct sy_description *d, bool tensors)
@@ -63,12 +77,13 @@ static void print_text(struct sy_buf *b, const struct sy_description *d, bool te
     sy_buf_printf(b, "model         %s (%s)\n", sy_checkpoint_path(d->ckpt), sy_checkpoint_kind(d->ckpt));
     sy_buf_printf(b, "architecture  %s\n", class_name(d));
     sy_buf_printf(b, "parameters    %.1f M in %zu tensors", d->n_param / 1e6, sy_checkpoint_count(d->ckpt));
+    if (d->n_active > 0) sy_buf_printf(b, ", a token takes %.1f M", d->n_active / 1e6);
     add_size(b, ", ", d->bytes);
     sy_buf_printf(b, ", %.2f bits each\n", d->n_param > 0 ? 8 * d->bytes / d->n_param : 0);
     for (size_t i = 0; i < d->n_format; i++) {
         sy_buf_printf(b, "%s%zu %s", i ? ", " : "formats       ", d->format[i].n, d->format[i].name);
         add_size(b, " (", d->format[i].bytes);
-        sy_buf_char(b, ')');
+        sy_buf_printf(b, ", %.0f %%)", d->bytes > 0 ? 100 * d->format[i].bytes / d->bytes : 0);
     }
     sy_buf_text(b, d->n_format ? "\n" : "");
     sy_buf_printf(b, "tokenizer     %s", d->tok ? "" : "none\n");
@@ -95,8 +110,8 @@ static void print_json(struct sy_buf *b, const struct sy_description *d)
     sy_buf_printf(b, ",\"kind\":\"%s\",\"architecture\":", sy_checkpoint_kind(d->ckpt));
     sy_json_quote(b, arch, strlen(arch));
     sy_buf_printf(b, ",\"supported\":%s,\"parameters\":%.0f,\"bytes\":%.0f,\"tokenizer\":%s,\"chat_template\":%s",
-                  d->model.arch ? "true" : "false", d->n_param, d->bytes, d->tok ? "true" : "false",
-                  sy_checkpoint_chat_template(d->ckpt, &n) ? "true" : "false");
+                  d->model.arch && !d->problem.code ? "true" : "false", d->n_param, d->bytes,
+                  d->tok ? "true" : "false", sy_checkpoint_chat_template(d->ckpt, &n) ? "true" : "false");
     if (d->model.arch)
         sy_buf_printf(b,
                       ",\"layers\":%d,\"d_model\":%d,\"vocabulary\":%d,\"context\":%d,\"kv_token_bytes\":%.0f,"
@@ -104,7 +119,22 @@ static void print_json(struct sy_buf *b, const struct sy_description *d)
                       "\"memory\":{\"ctx_size\":%d,\"max_seqs\":%d,\"weight_bytes\":%.0f,\"kv_bytes\":%.0f}",
                       d->model.info.n_layer, d->model.info.d_model, d->model.info.n_vocab, d->model.info.n_ctx,
                       d->kv_token_bytes, d->state_bytes, d->ctx_len, d->seq_max, d->bytes, d->kv_bytes);
-    sy_buf_text(b, ",\"tensors\":[");
+    const struct sy_err *why = d->model.arch ? &d->problem : &d->refusal;
+    if (why->code) {
+        sy_buf_text(b, ",\"problem\":");
+        sy_json_quote(b, why->msg, strlen(why->msg));
+    }
+    if (d->n_active > 0) sy_buf_printf(b, ",\"active_parameters\":%.0f", d->n_active);
+    if (d->memory > 0)
+        sy_buf_printf(b, ",\"fits\":{\"memory\":%.0f,\"max_seqs\":%d,\"ctx_size\":%lld}", d->memory, d->seq_max,
+                      (long long)d->ctx_fits);
+    sy_buf_text(b, ",\"formats\":{");
+    for (size_t i = 0; i < d->n_format; i++) {
+        sy_buf_text(b, i ? "," : "");
+        sy_json_quote(b, d->format[i].name, strlen(d->format[i].name));
+        sy_buf_printf(b, ":{\"tensors\":%zu,\"bytes\":%.0f}", d->format[i].n, d->format[i].bytes);
+    }
+    sy_buf_text(b, "},\"tensors\":[");
     for (size_t i = 0; i < sy_checkpoint_count(d->ckpt); i++) {
         const struct sy_tensor *t = sy_checkpoint_at(d->ckpt, i);
         sy_buf_printf(b, "%s\n  {\"name\":", i ? "," : "");
@@ -152,8 +182,8 @@ const struct sy_command sy_cmd_inspect = {
     .name = "inspect",
     .help = "what a model is, its tensors, the memory it needs",
     .about = "Describes a model without loading it: architecture, parameters, storage formats, tokenizer, and the "
-             "memory for a "
-             "context length (--ctx-size) and a number of sequences (--max-seqs).",
+             "memory for a context length (--ctx-size) and a number of sequences (--max-seqs), and whether every "
+             "tensor can be used. --memory turns that round: the longest context that fits.",
     .flags = {sy_flags_model, flags, sy_flags_ctx, sy_flags_engine},
     .examples = examples,
     .run = run,

@@ -1,6 +1,7 @@
 /* describe.c - a checkpoint's contents and its needs. */
 #include "app/session/describe.h"
 
+#include <math.h>
 #include <string.h>
 
 const char *sy_format_name(const struct sy_tensor *t) { return t->format ? t->format->name : t->dtype; }
@@ -38,6 +39,57 @@ static sy_status cache_bytes(struct sy_args *a, const struct sy_graph *g, int32_
     return SY_OK;
 }
 
+/* The part of WEIGHT node id that a token reads. */
+static double active_part(const struct sy_node *node, uint32_t n, uint32_t id)
+{
+    double most = 0;
+    for (uint32_t i = 1; i < n; i++)
+        for (size_t k = 0; k < SY_COUNT(node[i].in); k++) {
+            if (node[i].in[k].id != id) continue;
+            double part = 1;
+            if (node[i].op == SY_OP_EMBED) part = 1 / (double)node[id].dim[0];
+            if (node[i].op == SY_OP_EXPERTS) part = (double)node[i].attr.moe.n_used / node[i].attr.moe.n_expert;
+            if (part > most) most = part;
+        }
+    return most;
+}
+
+/* What would stop the model from loading: a tensor that is missing, cannot be read, or has no place in it. */
+static sy_status check_tensors(struct sy_args *a, struct sy_description *d, struct sy_err *err)
+{
+    uint32_t n_node;
+    const struct sy_node *node = sy_graph_nodes(d->graph, &n_node);
+    bool *used = sy_arena_array(&a->arena, sy_checkpoint_count(d->ckpt) + 1, sizeof *used);
+    if (!used) return sy_fail(err, SY_ENOMEM, "no memory for the description");
+    for (uint32_t i = 1; i < n_node; i++) {
+        if (node[i].op != SY_OP_WEIGHT) continue;
+        d->n_active += active_part(node, n_node, i) * (double)node[i].dim[0] * (double)node[i].dim[1];
+        char name[300];
+        for (int k = 0; sy_weight_part(node[i].name, k, name, sizeof name); k++) {
+            const struct sy_tensor *t = sy_checkpoint_find(d->ckpt, name);
+            if (t) used[sy_checkpoint_index(d->ckpt, t)] = true;
+            if (d->problem.code || (t && t->format)) continue;
+            if (!t) (void)sy_fail(&d->problem, SY_EFORMAT, "tensor '%s' is missing", name);
+            else
+                (void)sy_fail(&d->problem, SY_ENOSUP, "tensor '%s': data type '%s' is not supported", t->file_name,
+                              t->dtype);
+        }
+    }
+    if (!d->problem.code) (void)!sy_checkpoint_check_extra(d->ckpt, used, &d->problem);
+    return SY_OK;
+}
+
+/* Whole blocks for every sequence in what weights and states leave. */
+static void fit(struct sy_args *a, struct sy_description *d, int64_t block_bytes, int32_t block_len)
+{
+    if (!sy_arg_given(a, "memory")) return;
+    d->memory = (double)sy_arg_int(a, "memory");
+    double left = (d->memory - d->bytes) / d->seq_max - d->state_bytes;
+    double tokens = block_bytes > 0 ? floor(left / (double)block_bytes) * block_len : d->model.info.n_ctx;
+    if (left < 0) tokens = 0;
+    d->ctx_fits = tokens < d->model.info.n_ctx ? (int64_t)tokens : d->model.info.n_ctx;
+}
+
 static sy_status plan(struct sy_args *a, struct sy_description *d, struct sy_err *err)
 {
     int32_t block_len = (int32_t)sy_arg_int(a, "block-size"), own = d->model.info.n_ctx;
@@ -51,7 +103,8 @@ static sy_status plan(struct sy_args *a, struct sy_description *d, struct sy_err
     d->state_bytes = (double)slot;
     d->kv_token_bytes = (double)bytes / block_len;
     d->kv_bytes = (double)bytes * per_seq * d->seq_max;
-    return st;
+    if (!st) fit(a, d, bytes, block_len);
+    return st ? st : check_tensors(a, d, err);
 }
 
 sy_status sy_describe(struct sy_args *a, const struct sy_text_model *t, struct sy_description *d, struct sy_err *err)
