@@ -42,7 +42,10 @@ sy_status sy_layout_choose(const struct sy_quant *q, enum sy_compute mode, const
     bool int4 = fits(q, SY_LAYOUT_I4), int8 = fits(q, SY_LAYOUT_I8);
     enum sy_layout exact = SY_LAYOUT_F32;
     if (q->exact == SY_EXACT_F16) exact = SY_LAYOUT_F16;
-    if (q->exact == SY_EXACT_BF16) exact = kernels->bf16 ? SY_LAYOUT_BF16 : SY_LAYOUT_WBF16;
+    /* Codes of 8 bits or fewer with scales that go by columns, or by no line: bf16 rounds them less than they were.
+     */
+    bool scaled = q->exact == SY_EXACT_F32 && q->row;
+    if (q->exact == SY_EXACT_BF16 || scaled) exact = kernels->bf16 ? SY_LAYOUT_BF16 : SY_LAYOUT_WBF16;
     switch (mode) {
     case SY_COMPUTE_F32: *out = SY_LAYOUT_F32; return SY_OK;
     case SY_COMPUTE_BF16: *out = SY_LAYOUT_BF16; return SY_OK;

@@ -78,7 +78,8 @@ static inline struct sy_xplanes sy_xplanes_of(const struct sy_xmat *x)
 
 /* Which layout a stored format takes under a compute mode; refused when the mode cannot be honoured (int8 for a float
  * format). f32: every format becomes F32. bf16: every format becomes BF16. auto: affine formats become I4 or I8; bf16
- * becomes BF16 where the machine multiplies bf16 and WBF16 elsewhere; f16 stays F16, the rest F32; B8 and B4 take the
+ * and what is stored as codes that are not affine by groups of a row (scaled FP8, nf4, GPTQ in another order) becomes
+ * BF16 where the machine multiplies bf16 and WBF16 elsewhere; f16 stays F16, the rest F32; B8 and B4 take the
  * place of I8 and I4 where the kernels in use ask for it. doc/numerics.md has the loss of each. */
 SY_CHECK sy_status sy_layout_choose(const struct sy_quant *, enum sy_compute, const struct sy_kernels *,
                                     enum sy_layout *out, struct sy_err *);
