@@ -1,0 +1,36 @@
+"""Weights that are drawn from their names: a model of any family without storing it."""
+import array
+import json
+import math
+import random
+
+
+def write_model(path, specs, seed):
+    """specs: name -> "ROWSxCOLS AMPLITUDE [OFFSET]": bfloat16, uniform around the offset; "ROWSxCOLS id N": rows of
+    different numbers below N."""
+    header, blobs, at = {}, [], 0
+    for name, spec in sorted(specs.items()):
+        shape, *how = spec.split()
+        shape = [int(n) for n in shape.split("x")]
+        rng = random.Random("%d %s" % (seed, name))
+        if how[0] == "id":
+            a = array.array("q")
+            for _ in range(shape[0]):
+                a.extend(sorted(range(int(how[1])), key=lambda _: rng.random())[: shape[1]])
+            blob, dtype = a.tobytes(), "I64"
+        else:
+            size, offset = float(how[0]), float(how[1]) if len(how) > 1 else 0.0
+            draw = rng.random
+            a = array.array("f", [offset + size * (2 * draw() - 1) for _ in range(math.prod(shape))])
+            h = array.array("H")
+            h.frombytes(a.tobytes())
+            blob, dtype = h[1::2].tobytes(), "BF16"  # the upper half of each number
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(blob)]}
+        at += len(blob)
+        blobs.append(blob)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text)
+        for b in blobs:
+            f.write(b)
