@@ -36,8 +36,8 @@ def sizes(rng):
                 max_position_embeddings=2048, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 
 
-def experts(rng, n="num_experts", used="num_experts_per_tok", width="moe_intermediate_size"):
-    return {n: 4 * rng.randint(2, 5), used: rng.randint(2, 4), width: 4 * rng.randint(4, 10)}
+def experts(rng, n="num_experts", used="num_experts_per_tok", width="moe_intermediate_size", step=1):
+    return {n: step * rng.randint(4 // step + 1, 16 // step), used: rng.randint(1, 4), width: 4 * rng.randint(4, 10)}
 
 
 def kinds(rng, n, every):
@@ -142,7 +142,7 @@ def glm4_moe(rng):
     return dict(num_hidden_layers=3, first_k_dense_replace=1, use_qk_norm=True, attention_bias=True, n_group=2, topk_group=1,
                 n_shared_experts=1, routed_scaling_factor=2.5,
                 rope_parameters=dict(rope_type="default", partial_rotary_factor=0.5, **theta(rng)),
-                **dict(experts(rng, "n_routed_experts"), num_experts_per_tok=2))
+                **dict(experts(rng, "n_routed_experts", step=2), num_experts_per_tok=2))
 
 
 def llama4(rng):
@@ -159,7 +159,7 @@ def mla(rng, **more):
                      kv_lora_rank=rng.choice((24, 32, 40)), q_lora_rank=rng.choice((40, 48, 56)), qk_rope_head_dim=rng.choice((8, 16, 24)),
                      qk_nope_head_dim=rng.choice((12, 16, 24)), v_head_dim=rng.choice((12, 24, 32)), n_group=groups[0],
                      topk_group=groups[1], n_shared_experts=rng.choice((1, 2)), routed_scaling_factor=rng.choice((1.0, 2.5)),
-                     norm_topk_prob=rng.random() < 0.7, rope_parameters=yarn_mla), **experts(rng, "n_routed_experts"), **more)
+                     norm_topk_prob=rng.random() < 0.7, rope_parameters=yarn_mla), **experts(rng, "n_routed_experts", step=4), **more)
 
 
 def mla_plain(rng):
