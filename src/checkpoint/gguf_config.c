@@ -551,7 +551,7 @@ sy_status sy_gguf_config(struct sy_checkpoint *ck, const struct sy_gguf *g, stru
         return sy_gguf_refuse(&b.m, SY_EFORMAT, "key 'general.architecture': expected a string, found nothing");
     b.arch = d->arch = sy_gguf_arch_find(&name);
     if (!b.arch) {
-        char known[200];
+        char known[400];
         sy_gguf_arch_list(known, sizeof known);
         return sy_gguf_refuse(&b.m, SY_ENOSUP,
                               "key 'general.architecture': '%.*s' is not supported as GGUF; expected "

@@ -18,6 +18,26 @@ static double coverage(const struct sy_moe_dim *d, double rows)
     return 1 - pow(1 - d->n_used / all, rows);
 }
 
+static struct sy_cost attend_cost(const struct sy_node *node, const struct sy_node *n, const struct sy_load *l,
+                                  double b_act)
+{
+    const struct sy_attn_dim *d = &n->attr.attn;
+    double window = d->window > 0 ? d->window : d->chunk > 0 ? d->chunk : 1e18;
+    double top = n->in[5].id ? (double)node[n->in[5].id].attr.index.n_top : 1e18;
+    double kept = n->in[6].id ? node[n->in[6].id].attr.every : 0; /* tokens to a key beside the window's */
+    if (kept == 0 && n->in[5].id) window = top;
+    double keys = min2(l->keys, l->tok * window), per = d->d_key + d->d_val;
+    double stored = d->shared ? d->d_key : per, read = n->in[5].id || kept > 0 ? min2(l->ctx, keys) : l->ctx;
+    if (kept > 0) {
+        double more = min2(l->keys / kept, l->tok * top);
+        keys += more;
+        read += min2(l->ctx / kept, more);
+    }
+    return (struct sy_cost){.flops = 2 * keys * d->n_head * per,
+                            .b_state = (read + l->tok) * d->n_kv * stored * l->kv_elem_bytes,
+                            .b_act = b_act};
+}
+
 struct sy_cost sy_node_cost(const struct sy_graph *g, uint32_t id, const struct sy_load *l)
 {
     uint32_t n_node;
@@ -39,23 +59,7 @@ struct sy_cost sy_node_cost(const struct sy_graph *g, uint32_t id, const struct 
         return (struct sy_cost){.flops = 2 * elems * (double)in1->dim[1],
                                 .b_weight = weight_bytes(l, in1),
                                 .b_act = f32 * (elems + rows * (double)in1->dim[1])};
-    case SY_OP_ATTEND: {
-        const struct sy_attn_dim *d = &n->attr.attn;
-        double window = d->window > 0 ? d->window : d->chunk > 0 ? d->chunk : 1e18;
-        double top = n->in[5].id ? (double)node[n->in[5].id].attr.index.n_top : 1e18;
-        double kept = n->in[6].id ? node[n->in[6].id].attr.every : 0; /* tokens to a key beside the window's */
-        if (kept == 0 && n->in[5].id) window = top;
-        double keys = min2(l->keys, l->tok * window), per = d->d_key + d->d_val;
-        double stored = d->shared ? d->d_key : per, read = n->in[5].id || kept > 0 ? min2(l->ctx, keys) : l->ctx;
-        if (kept > 0) {
-            double more = min2(l->keys / kept, l->tok * top);
-            keys += more;
-            read += min2(l->ctx / kept, more);
-        }
-        return (struct sy_cost){.flops = 2 * keys * d->n_head * per,
-                                .b_state = (read + l->tok) * d->n_kv * stored * l->kv_elem_bytes,
-                                .b_act = f32 * (elems + rows * (double)in0->dim[1])};
-    }
+    case SY_OP_ATTEND: return attend_cost(node, n, l, f32 * (elems + rows * (double)in0->dim[1]));
     case SY_OP_INDEX: {
         const struct sy_index_dim *d = &n->attr.index;
         double per = d->every > 1 ? d->every : 1;

@@ -13,8 +13,20 @@ const struct sy_quant *sy_quant_by_st(const char *dtype)
 {
     for (const struct sy_quant *const *q = sy_quants; *q; q++)
         if ((*q)->st_dtype && strcmp((*q)->st_dtype, dtype) == 0) return *q;
-    return NULL;
+    return strcmp(dtype, sy_quant_ids.st_dtype) ? NULL : &sy_quant_ids;
 }
+
+static void ids(const void *src, float *dst, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t x;
+        memcpy(&x, (const char *)src + 8 * i, sizeof x);
+        dst[i] = (float)x;
+    }
+}
+
+const struct sy_quant sy_quant_ids = {
+    .name = "i64", .gguf_type = -1, .st_dtype = "I64", .block_len = 1, .block_bytes = 8, .dequant = ids};
 
 const struct sy_quant *sy_quant_by_name(const char *name)
 {

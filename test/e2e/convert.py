@@ -46,7 +46,7 @@ def test_gguf():
         with open(q8, "rb") as a, open(d + "/same.gguf", "rb") as b:
             assert len(a.read()) == len(b.read())
         assert logits(d + "/same.gguf", d) == want
-        for name, least, most in (("Q6_K", 0.001, 0.1), ("Q4_K", 0.01, 0.3), ("Q4_0", 0.01, 0.3)):
+        for name, least, most in (("Q6_K", 0.001, 0.1), ("Q4_K", 0.01, 0.4), ("Q4_0", 0.01, 0.5)):
             out = d + "/%s.gguf" % name
             ok("convert", "-m", q8, "-o", out, "--quant", name, "--skip-check")
             assert os.path.getsize(out) < os.path.getsize(q8)

@@ -89,11 +89,11 @@ static void bad_configs_are_refused_by_key(void **state)
     refused("deepseek_v32", "\"moe_layer_freq\": 1", "\"moe_layer_freq\": 2", SY_ENOSUP, "'moe_layer_freq'");
     refused("deepseek_v32", "\"index_head_dim\": 32", "\"index_head_dim\": 8", SY_EFORMAT, "'index_head_dim'");
     refused("deepseek_v32", "\"q_lora_rank\": 48", "\"q_lora_rank\": null", SY_ENOSUP, "'q_lora_rank'");
-    refused("deepseek_v32", "\"index_topk\": 12", "\"index_topk\": 12, \"index_topk_freq\": 2", SY_ENOSUP,
+    refused("deepseek_v32", "\"index_topk\": 12", "\"index_topk\": 12, \"index_topk_freq\": 0", SY_EFORMAT,
             "'index_topk_freq'");
     refused("glm_moe_dsa", "\"kv_lora_rank\": 32", "\"kv_lora_rank\": 0", SY_EFORMAT, "'kv_lora_rank'");
     refused("glm_moe_dsa", "\"index_topk\": 12", "\"index_topk\": 12, \"index_topk_pattern\": \"SFF\"", SY_EFORMAT,
-            "'index_topk_pattern'");
+            "an indexer");
     refused("smollm3", "\"use_sliding_window\": false", "\"use_sliding_window\": true", SY_ENOSUP,
             "'use_sliding_window'");
 }
