@@ -30,8 +30,9 @@ N_PROMPT, N_GREEDY = 16, 24
 def sizes(rng):
     """What all families share. Heads, widths and vocabulary are odd on purpose: nothing may be assumed of them."""
     n_kv = rng.choice((1, 2, 3))
-    return dict(vocab_size=rng.randint(270, 420), hidden_size=8 * rng.randint(6, 12), intermediate_size=8 * rng.randint(9, 21),
-                num_attention_heads=n_kv * rng.choice((1, 2, 3, 4)), num_key_value_heads=n_kv,
+    heads = n_kv * rng.choice((1, 2, 3, 4))
+    return dict(vocab_size=rng.randint(270, 420), hidden_size=8 * heads * rng.randint(-(-5 // heads), 12 // heads),
+                intermediate_size=8 * rng.randint(9, 21), num_attention_heads=heads, num_key_value_heads=n_kv,
                 head_dim=rng.choice((12, 16, 20, 24, 32, 40)), rms_norm_eps=rng.choice((1e-6, 1e-5)),
                 max_position_embeddings=2048, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 
@@ -295,9 +296,8 @@ SOMETIMES = {
     "deepseek_v3": dict(q_lora_rank=None, attention_bias=True, first_k_dense_replace=0, rope_interleave=False),
     "deepseek_v32": dict(attention_bias=True, first_k_dense_replace=2), "glm4_moe_lite": dict(attention_bias=True),
     "qwen3_next": dict(norm_topk_prob=False, mlp_only_layers=[2]), "gemma2": dict(final_logit_softcapping=None),
-    "falcon_h1": dict(attention_bias=True, mlp_bias=True, mamba_proj_bias=True, mamba_conv_bias=False, projectors_bias=True),
-    "granitemoehybrid": dict(num_local_experts=0, attention_bias=True, mamba_conv_bias=False, mamba_proj_bias=True),
-    "nemotron_h": dict(use_bias=True, mlp_bias=True, attention_bias=True, use_conv_bias=False),
+    "falcon_h1": dict(mamba_conv_bias=False), "nemotron_h": dict(use_conv_bias=False),
+    "granitemoehybrid": dict(num_local_experts=0, mamba_conv_bias=False, mamba_proj_bias=True),
     "mamba2": dict(use_bias=True, use_conv_bias=False, tie_word_embeddings=True), "lfm2": dict(conv_bias=True),
     "lfm2_moe": dict(norm_topk_prob=False, use_expert_bias=False), "gemma3n": dict(num_kv_shared_layers=0),
     "gemma4": dict(num_kv_shared_layers=0, final_logit_softcapping=None), "gpt_oss": dict(sliding_window=64),

@@ -41,7 +41,7 @@ MUTATIONS = {
     "mean not taken off": (C + "run.c", "y[i] = x[i] - mean;", "y[i] = x[i] - 0 * mean;", "cohere2"),
     "norm's eps": (B + "mla.c", "inner_eps = 1e-6f", "inner_eps = 1e-1f", "deepseek_v3"),
     "scores' scale": (M + "gemma2.c", "query_pre_attn_scalar", "query_pre_attn_scalar_", "gemma2"),
-    "softcap of scores": (M + "gemma2.c", '"attn_logit_softcapping", 50', '"attn_logit_softcapping_", 0', "gemma2"),
+    "softcap of scores": (M + "gemma2.c", '"attn_logit_softcapping", 50', '"attn_logit_softcapping_", 9', "gemma2"),
     "softcap of logits": (M + "gemma2.c", '"final_logit_softcapping"', '"final_logit_softcapping_"', "gemma2"),
     "sinks": (M + "model.c", "sy_attend_sinks(g, q, k, v, kv, sinks, dim)", "((void)sinks, sy_attend(g, q, k, v, kv, dim))", "gpt_oss"),
     "embedding's scale": (M + "granite.c", '"embedding_multiplier"', '"embedding_multiplier_"', "granite"),

@@ -23,8 +23,8 @@ static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *in
     m->bias = sy_jread_bool_or(c, "attention_bias", false);
     m->window = (int32_t)sy_jread_int_or(c, "sliding_window", 4096, 1, 1 << 30);
     m->scale = (float)(1 / sqrt(sy_jread_num_or(c, "query_pre_attn_scalar", 256, 1e-3, 1e6)));
-    m->softcap_attn = (float)sy_jread_num_or(c, "attn_logit_softcapping", 50, 0, 1e6);
-    m->softcap_final = (float)sy_jread_num_or(c, "final_logit_softcapping", 30, 0, 1e6);
+    m->softcap_attn = sy_softcap_open(c, "attn_logit_softcapping", 50);
+    m->softcap_final = sy_softcap_open(c, "final_logit_softcapping", 30);
     if (sy_fn_open(c, "hidden_activation", "gelu_pytorch_tanh", &m->fn)) return c->st;
     if (sy_layers_open(a, c, m->d.n_layer, 2, &m->full)) return c->st;
     return sy_rope_open(a, c, m->d.d_head, &m->rope);

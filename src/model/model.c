@@ -121,6 +121,12 @@ sy_status sy_fn_open(struct sy_jread *r, const char *key, const char *otherwise,
     return sy_jread_refuse(r, SY_ENOSUP, "'%s': activation '%s' is not supported", key, name);
 }
 
+float sy_softcap_open(struct sy_jread *r, const char *key, double usual)
+{
+    bool absent = !sy_json_get(r->obj, key);
+    return (float)sy_jread_num_or(r, key, absent ? usual : 0, 0, 1e6);
+}
+
 /* ---- rope ------------------------------------------------------------------------------------------------------ */
 
 struct yarn {

@@ -75,6 +75,9 @@ sy_status sy_layers_open(struct sy_arena *, struct sy_jread *, int32_t n_layer, 
 /* "silu" and the like by the config's key; refuses others by name. */
 sy_status sy_fn_open(struct sy_jread *, const char *key, const char *otherwise, enum sy_fn *out);
 
+/* A bound of scores or logits: absent means the usual one, null and 0 none. */
+float sy_softcap_open(struct sy_jread *, const char *key, double usual);
+
 struct sy_block_opt {               /* what differs between decoders that are otherwise Llama */
     const struct sy_rope_dim *rope; /* NULL: no rope on this layer */
     int32_t window;

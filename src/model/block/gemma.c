@@ -19,7 +19,7 @@ sy_status sy_gemma_open(struct sy_arena *a, struct sy_jread *r, struct sy_gemma 
     m->window = (int32_t)sy_jread_int_or(r, "sliding_window", 512, 1, 1 << 30);
     m->d_ple = (int32_t)sy_jread_int_or(r, "hidden_size_per_layer_input", 256, 0, 1 << 16);
     m->n_ple = (int32_t)sy_jread_int_or(r, "vocab_size_per_layer_input", 262144, 1, 1 << 24);
-    m->softcap = (float)sy_jread_num_or(r, "final_logit_softcapping", 30, 0, 1e6);
+    m->softcap = sy_softcap_open(r, "final_logit_softcapping", 30);
     if (sy_jread_bool_or(r, "attention_bias", false))
         return sy_jread_refuse(r, SY_ENOSUP, "'attention_bias': true is not supported for this architecture");
     return sy_fn_open(r, "hidden_activation", "gelu_pytorch_tanh", &m->fn);
