@@ -54,8 +54,8 @@ void sy_tensor_codes(const struct sy_tensor *, int64_t r, uint8_t *code, float *
 /* Of a format whose elements are floats of 8 bits. */
 void sy_tensor_f8(const struct sy_tensor *, int64_t r, uint8_t *code, float *scale);
 
-/* Values of a tensor that is a vector, one filter per channel [channels, 1, taps], or a matrix where that is asked for;
- * else 0. */
+/* Values of a tensor that is a vector, one filter per channel [channels, 1, taps], or a matrix where that is asked
+ * for; else 0. */
 int64_t sy_tensor_flat_len(const struct sy_tensor *, bool matrix);
 
 /* path: a GGUF file (of several shards the first), or a folder. */
