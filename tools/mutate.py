@@ -22,11 +22,11 @@ MUTATIONS = {
     "partial rope turns all dims": (M + "model.c", 'd_rot = (int32_t)sy_jread_int_or(r, "rotary_dim", d_rot, 2, d_head)', "d_rot = d_head", "glm4 minimax_m2"),
     "rope pairs side by side": (M + "glm4.c", "m->rope.interleaved = true", "m->rope.interleaved = false", "glm4"),
     "llama3 bands not mixed": (M + "model.c", "wave > old / low ? 0 : (old / wave - low) / (high - low)", "wave > old / low ? 0 : 1", "llama"),
-    "linear scaling omitted": (M + "model.c", "freq[i] = (float)(freq[i] / factor);\n    } else if", "freq[i] = (float)(freq[i] / 1);\n    } else if", "gemma3"),
-    "YaRN's ramp not truncated": (M + "model.c", "if (y->truncate) {", "if (0 && y->truncate) {", "ministral3 olmo3 deepseek_v3"),
+    "linear scaling omitted": (M + "model.c", "freq[i] = (float)(freq[i] / factor);\n    } else if", "freq[i] = (float)(freq[i] / (factor + 1));\n    } else if", "gemma3"),
+    "YaRN's ramp not truncated": (M + "model.c", "if (y->truncate) {", "if (0 && y->truncate) {", "deepseek_v3"),
     "YaRN's mscale in the scores": (B + "mla.c", "sy_rope_score_scale(c) / sqrt", "1.0 / sqrt", "deepseek_v3 deepseek_v32"),
     "YaRN's attention factor": (M + "model.c", "0.1 * k * log(factor) + 1; }", "0.0 * k * log(factor) + 1; }", "gpt_oss"),
-    "LongRoPE's long factors": (M + "phi3.c", "m->rope.inv_freq_long = far", "m->rope.inv_freq_long = near", "phi3"),
+    "LongRoPE's long factors": (M + "phi3.c", "m->rope.inv_freq_long = far", "m->rope.inv_freq_long = far ? near : far", "phi3"),
     "proportional rope": (M + "model.c", "i = (int)(share * d_head / 2)", "i = (int)(share * d_head / 2) + 1", "gemma4"),
     "queries not tempered": (M + "ministral3.c", "m->temper.beta > 0 ? &", "m->temper.beta > 1e9f ? &", "ministral3"),
     "window off by one": (C + "attend_int.h", "pos - a->window + 1", "pos - a->window", "mistral gemma2 gpt_oss"),
@@ -37,7 +37,7 @@ MUTATIONS = {
     "bias of o": (M + "model.c", "return sy_linear(g, a, wo, bo)", "(void)bo; return sy_linear(g, a, wo, SY_NONE)", "gpt_oss"),
     "norms of q and k": (M + "model.c", "if (o->qk_norm || o->qk_norm_wide) {", "if (o->qk_norm_wide) {", "qwen3"),
     "norms of q and k over all heads": (M + "olmo2.c", ".qk_norm_wide = true", ".qk_norm_wide = false", "olmo2"),
-    "norm of (1 + w)": ("src/backend/backend.h", "return t->norm_plus_one ? x : x + 1", "return x", "gemma2 qwen3_next"),
+    "norm of (1 + w)": ("src/backend/backend.h", "return t->norm_plus_one ? x : x + 1", "return t->norm_plus_one ? x : x + 0", "gemma2 qwen3_next"),
     "mean not taken off": (C + "run.c", "y[i] = x[i] - mean;", "y[i] = x[i] - 0 * mean;", "cohere2"),
     "norm's eps": (B + "mla.c", "inner_eps = 1e-6f", "inner_eps = 1e-1f", "deepseek_v3"),
     "scores' scale": (M + "gemma2.c", "query_pre_attn_scalar", "query_pre_attn_scalar_", "gemma2"),
@@ -46,7 +46,7 @@ MUTATIONS = {
     "sinks": (M + "model.c", "sy_attend_sinks(g, q, k, v, kv, sinks, dim)", "((void)sinks, sy_attend(g, q, k, v, kv, dim))", "gpt_oss"),
     "embedding's scale": (M + "granite.c", '"embedding_multiplier"', '"embedding_multiplier_"', "granite"),
     "residual's scale": (M + "granite.c", '"residual_multiplier"', '"residual_multiplier_"', "granite"),
-    "logits' scale": (M + "cohere2.c", '"logit_scale"', '"logit_scale_"', "cohere2"),
+    "logits' scale": (M + "cohere2.c", "m->logit_scale = (float)", "m->logit_scale = 2 * (float)", "cohere2"),
     "tied embeddings": (M + "model.c", 'd->tied ? "model.embed_tokens.weight" : "lm_head.weight"', '!d->tied ? "model.embed_tokens.weight" : "lm_head.weight"', "qwen3 llama"),
     "gelu instead of silu": (M + "model.c", '{{"silu", SY_SILU}', '{{"silu", SY_GELU}', "llama"),
     "gate and up swapped": (M + "model.c", "sy_part(g, both, 0, d->d_ff), sy_part(g, both, d->d_ff, 2 * d->d_ff), fn);\n    sy_val wd", "sy_part(g, both, d->d_ff, 2 * d->d_ff), sy_part(g, both, 0, d->d_ff), fn);\n    sy_val wd", "llama"),
@@ -55,7 +55,7 @@ MUTATIONS = {
     "bias of the choice": (C + "moe.c", "choice[i] = bias ? score[i] + bias[i]", "choice[i] = bias ? score[i]", "deepseek_v3 glm4_moe"),
     "weights with the bias": (C + "moe.c", "weight[k] = score[e];", "weight[k] = choice[e];", "deepseek_v3 minimax_m2"),
     "groups of experts": (C + "moe.c", "if (d->n_group > 1) keep_groups", "if (0) keep_groups", "deepseek_v32 glm4_moe"),
-    "scale of the experts": (C + "moe.c", "weight[k] *= d->scale;", "weight[k] *= 1;", "deepseek_v3"),
+    "scale of the experts": (C + "moe.c", "weight[k] *= d->scale;", "weight[k] *= 1;", "glm4_moe"),
     "one more expert": (C + "moe.c", "for (int32_t k = 0; k < d->n_used; k++) {\n        int32_t e", "for (int32_t k = 0; k < d->n_used; k++) {\n        if (k == 1) (void)take_best(choice, taken, d->n_expert);\n        int32_t e", "mixtral"),
     "shared expert": (B + "moe.c", "return o->d_shared ? sy_add", "return o->d_shared > 1 << 20 ? sy_add", "qwen2_moe deepseek_v3"),
     "gate of the shared expert": (B + "moe.c", "if (!o->shared_gate) return y;", "return y;", "qwen2_moe"),
@@ -92,8 +92,16 @@ MUTATIONS = {
 def prepare():
     """A copy of the tree with what is built of it, so that a mutation compiles one file."""
     shutil.rmtree(COPY, ignore_errors=True)
-    skip = shutil.ignore_patterns(".git", "test", "doc", "mutant", "san", "tsan", "fuzz", "pjrt", "log", "*.log")
-    shutil.copytree(ROOT, COPY, ignore=skip, symlinks=True)
+    os.makedirs(COPY + "/build")
+    for name in os.listdir(ROOT):
+        path = os.path.join(ROOT, name)
+        if name in (".git", "build", "test", "doc"):
+            continue
+        if os.path.isdir(path):
+            shutil.copytree(path, os.path.join(COPY, name), symlinks=True)
+        else:
+            shutil.copy2(path, COPY)
+    shutil.copytree(ROOT + "/build/release", COPY + "/build/release", ignore=shutil.ignore_patterns("test", "log"))
 
 
 def make():
