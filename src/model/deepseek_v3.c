@@ -118,19 +118,7 @@ static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *in
     if (class && !strcmp(class, "GlmMoeDsaForCausalLM"))
         m->mla.index_interleaved = sy_jread_bool_or(c, "indexer_rope_interleave", true);
     if (open_layers(a, c, m) || open_sharing(a, c, m)) return c->st;
-    m->moe = (struct sy_moe_opt){
-        .router = "model.layers.%d.mlp.gate.weight",
-        .choice_bias = "model.layers.%d.mlp.gate.e_score_correction_bias",
-        .experts_in = "model.layers.%d.mlp.experts.#.{gate,up}_proj.weight",
-        .experts_out = "model.layers.%d.mlp.experts.#.down_proj.weight",
-        .shared = "model.layers.%d.mlp.shared_experts",
-        .route = {.score = SY_SCORE_SIGMOID, .eps = 1e-20f},
-    };
-    if (sy_moe_open(c, "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", &m->moe)) return c->st;
-    if (sy_moe_open_sigmoid(c, "n_group", "norm_topk_prob", &m->moe)) return c->st;
-    int64_t shared = sy_jread_int_or(c, "n_shared_experts", 0, 0, 1024) * m->moe.moe.d_ff;
-    if (shared > INT32_MAX / 2) return sy_jread_refuse(c, SY_EFORMAT, "'n_shared_experts' is too large");
-    m->moe.d_shared = (int32_t)shared;
+    if (sy_moe_open_deepseek(c, 0, &m->moe)) return c->st;
     if (sy_jread_int_or(c, "num_nextn_predict_layers", 0, 0, 64) > 0) info->build_mtp = build_mtp;
     return sy_fn_open(c, "hidden_act", "silu", &m->moe.moe.glu.fn);
 }

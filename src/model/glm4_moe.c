@@ -45,17 +45,7 @@ static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *in
     m->bias = sy_jread_bool_or(c, "attention_bias", false);
     m->qk_norm = sy_jread_bool_or(c, "use_qk_norm", false);
     m->n_dense = (int32_t)sy_jread_int_or(c, "first_k_dense_replace", 1, 0, 1 << 20);
-    m->moe = (struct sy_moe_opt){
-        .router = "model.layers.%d.mlp.gate.weight",
-        .choice_bias = "model.layers.%d.mlp.gate.e_score_correction_bias",
-        .experts_in = "model.layers.%d.mlp.experts.#.{gate,up}_proj.weight",
-        .experts_out = "model.layers.%d.mlp.experts.#.down_proj.weight",
-        .shared = "model.layers.%d.mlp.shared_experts",
-        .route = {.score = SY_SCORE_SIGMOID, .eps = 1e-20f},
-    };
-    if (sy_moe_open(c, "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", &m->moe)) return c->st;
-    if (sy_moe_open_sigmoid(c, "n_group", "norm_topk_prob", &m->moe)) return c->st;
-    m->moe.d_shared = m->moe.moe.d_ff * (int32_t)sy_jread_int_or(c, "n_shared_experts", 1, 0, 1024);
+    if (sy_moe_open_deepseek(c, 1, &m->moe)) return c->st;
     if (sy_jread_int_or(c, "num_nextn_predict_layers", 0, 0, 64) > 0) info->build_mtp = build_mtp;
     if (sy_fn_open(c, "hidden_act", "silu", &m->moe.moe.glu.fn)) return c->st;
     return sy_rope_open(a, c, m->d.d_head, &m->rope);

@@ -121,6 +121,11 @@ sy_status sy_moe_open(struct sy_jread *, const char *n_expert_key, const char *n
  * the number of groups and whether weights are normalised go by different names). */
 sy_status sy_moe_open_sigmoid(struct sy_jread *, const char *n_group_key, const char *normed_key,
                               struct sy_moe_opt *);
+/* Both of the above, and the names of tensors that DeepSeek-V3 gave; n_shared: experts that every token takes, where
+ * the config does not say. */
+sy_status sy_moe_open_deepseek(struct sy_jread *, int32_t n_shared, struct sy_moe_opt *);
+/* The softmax routing of Qwen's mixtures and its names of tensors; normed: where "norm_topk_prob" is not said. */
+sy_status sy_moe_open_qwen(struct sy_jread *, bool normed, bool shared, struct sy_moe_opt *);
 /* sparse[l]: layer l has experts, by "decoder_sparse_step" and "mlp_only_layers". */
 sy_status sy_sparse_layers_open(struct sy_arena *, struct sy_jread *, int32_t n_layer, bool **sparse);
 /* The experts on x, by a router that reads `routed` (mostly x), and the shared one. */

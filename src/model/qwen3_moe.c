@@ -21,14 +21,7 @@ static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *in
     bool slide = sy_jread_bool_or(c, "use_sliding_window", false);
     m->window = slide ? (int32_t)sy_jread_int_or(c, "sliding_window", 0, 0, 1 << 30) : 0;
     m->bias = sy_jread_bool_or(c, "attention_bias", false);
-    m->moe = (struct sy_moe_opt){
-        .router = "model.layers.%d.mlp.gate.weight",
-        .experts_in = "model.layers.%d.mlp.experts.#.{gate,up}_proj.weight",
-        .experts_out = "model.layers.%d.mlp.experts.#.down_proj.weight",
-        .route = {.score = SY_SCORE_SOFTMAX},
-    };
-    if (sy_moe_open(c, "num_experts", "num_experts_per_tok", "moe_intermediate_size", &m->moe)) return c->st;
-    m->moe.route.weighting = sy_jread_bool_or(c, "norm_topk_prob", false) ? SY_WEIGHT_NORMED : SY_WEIGHT_SCORE;
+    if (sy_moe_open_qwen(c, false, false, &m->moe)) return c->st;
     if (sy_fn_open(c, "hidden_act", "silu", &m->moe.moe.glu.fn)) return c->st;
     if (sy_sparse_layers_open(a, c, m->d.n_layer, &m->sparse)) return c->st;
     return sy_rope_open(a, c, m->d.d_head, &m->rope);

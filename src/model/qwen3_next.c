@@ -35,17 +35,7 @@ static void open_layers(struct sy_jread *c, struct qwen3_next *m)
 static sy_status open_moe(struct sy_arena *a, struct sy_jread *c, struct qwen3_next *m)
 {
     if (sy_jread_int_or(c, "num_experts", 0, 0, SY_EXPERTS_MAX) == 0) return c->st;
-    m->moe = (struct sy_moe_opt){
-        .router = "model.layers.%d.mlp.gate.weight",
-        .experts_in = "model.layers.%d.mlp.experts.#.{gate,up}_proj.weight",
-        .experts_out = "model.layers.%d.mlp.experts.#.down_proj.weight",
-        .shared = "model.layers.%d.mlp.shared_expert",
-        .shared_gate = "model.layers.%d.mlp.shared_expert_gate.weight",
-        .d_shared = (int32_t)sy_jread_int(c, "shared_expert_intermediate_size", 1, 1 << 20),
-        .route = {.score = SY_SCORE_SOFTMAX, .weighting = SY_WEIGHT_NORMED},
-    };
-    if (sy_moe_open(c, "num_experts", "num_experts_per_tok", "moe_intermediate_size", &m->moe)) return c->st;
-    if (!sy_jread_bool_or(c, "norm_topk_prob", true)) m->moe.route.weighting = SY_WEIGHT_SCORE;
+    if (sy_moe_open_qwen(c, true, true, &m->moe)) return c->st;
     m->moe.moe.glu.fn = m->fn;
     return sy_sparse_layers_open(a, c, m->d.n_layer, &m->sparse);
 }

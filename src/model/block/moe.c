@@ -40,6 +40,42 @@ sy_status sy_moe_open_sigmoid(struct sy_jread *r, const char *n_group_key, const
     return r->st;
 }
 
+sy_status sy_moe_open_deepseek(struct sy_jread *r, int32_t n_shared, struct sy_moe_opt *o)
+{
+    *o = (struct sy_moe_opt){
+        .router = "model.layers.%d.mlp.gate.weight",
+        .choice_bias = "model.layers.%d.mlp.gate.e_score_correction_bias",
+        .experts_in = "model.layers.%d.mlp.experts.#.{gate,up}_proj.weight",
+        .experts_out = "model.layers.%d.mlp.experts.#.down_proj.weight",
+        .shared = "model.layers.%d.mlp.shared_experts",
+        .route = {.score = SY_SCORE_SIGMOID, .eps = 1e-20f},
+    };
+    if (sy_moe_open(r, "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", o)) return r->st;
+    if (sy_moe_open_sigmoid(r, "n_group", "norm_topk_prob", o)) return r->st;
+    int64_t d_shared = sy_jread_int_or(r, "n_shared_experts", n_shared, 0, 1024) * o->moe.d_ff;
+    if (d_shared > INT32_MAX / 2) return sy_jread_refuse(r, SY_EFORMAT, "'n_shared_experts' is too large");
+    o->d_shared = (int32_t)d_shared;
+    return r->st;
+}
+
+sy_status sy_moe_open_qwen(struct sy_jread *r, bool normed, bool shared, struct sy_moe_opt *o)
+{
+    *o = (struct sy_moe_opt){
+        .router = "model.layers.%d.mlp.gate.weight",
+        .experts_in = "model.layers.%d.mlp.experts.#.{gate,up}_proj.weight",
+        .experts_out = "model.layers.%d.mlp.experts.#.down_proj.weight",
+        .route = {.score = SY_SCORE_SOFTMAX},
+    };
+    if (shared) {
+        o->shared = "model.layers.%d.mlp.shared_expert";
+        o->shared_gate = "model.layers.%d.mlp.shared_expert_gate.weight";
+        o->d_shared = (int32_t)sy_jread_int(r, "shared_expert_intermediate_size", 1, 1 << 20);
+    }
+    if (sy_moe_open(r, "num_experts", "num_experts_per_tok", "moe_intermediate_size", o)) return r->st;
+    o->route.weighting = sy_jread_bool_or(r, "norm_topk_prob", normed) ? SY_WEIGHT_NORMED : SY_WEIGHT_SCORE;
+    return r->st;
+}
+
 sy_status sy_sparse_layers_open(struct sy_arena *a, struct sy_jread *r, int32_t n_layer, bool **sparse)
 {
     const struct sy_json *dense = sy_json_get(r->obj, "mlp_only_layers");
