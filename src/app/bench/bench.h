@@ -28,6 +28,8 @@ struct sy_bench_watcher {
 struct sy_watch sy_bench_watch(struct sy_bench_watcher *, struct sy_app *, const char *label);
 /* Where tables go: standard output, unless that is where --json goes. */
 FILE *sy_bench_table(const struct sy_args *);
+/* A JSON text to where --json says, if it is given; releases it. */
+SY_CHECK sy_status sy_bench_write_json(const struct sy_args *, struct sy_buf *, struct sy_err *);
 /* Prints a table, then the frontiers of a sweep when there is a price. */
 void sy_bench_print(const struct sy_args *, struct sy_buf *table, struct sy_point *, size_t n, const char *what,
                     struct sy_price);

@@ -84,6 +84,14 @@ struct sy_watch sy_bench_watch(struct sy_bench_watcher *w, struct sy_app *app, c
     return (struct sy_watch){on_progress, on_stop, w};
 }
 
+sy_status sy_bench_write_json(const struct sy_args *a, struct sy_buf *b, struct sy_err *err)
+{
+    sy_buf_char(b, '\n');
+    sy_status st = sy_arg_given(a, "json") ? sy_report_write(b, sy_arg_text(a, "json"), err) : SY_OK;
+    sy_buf_release(b);
+    return st;
+}
+
 FILE *sy_bench_table(const struct sy_args *a)
 {
     const char *json = sy_arg_text(a, "json");

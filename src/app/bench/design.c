@@ -250,10 +250,7 @@ static sy_status tell(struct design *d, struct sy_err *err)
         sy_jout_close(&j, '}');
     }
     sy_jout_close(&j, ']');
-    sy_buf_char(&b, '\n');
-    sy_status st = sy_report_write(&b, sy_arg_text(d->a, "json"), err);
-    sy_buf_release(&b);
-    return st;
+    return sy_bench_write_json(d->a, &b, err);
 }
 
 sy_status sy_bench_design(struct sy_args *a, struct sy_err *err)

@@ -106,10 +106,7 @@ static sy_status write_json(const struct sy_args *a, const struct sweep *s, stru
     sy_jout_int(&j, "seed", (int64_t)s->o.seed);
     sy_jout_num(&j, "bandwidth", s->row[0].bytes_s);
     sy_jout_close(&j, '}');
-    sy_buf_char(&b, '\n');
-    sy_status st = sy_report_write(&b, sy_arg_text(a, "json"), err);
-    sy_buf_release(&b);
-    return st;
+    return sy_bench_write_json(a, &b, err);
 }
 
 static sy_status write_svg(const struct sy_args *a, const struct sweep *s, struct sy_err *err)
@@ -224,10 +221,7 @@ static sy_status run_mixed(struct sy_args *a, struct sweep *s, struct sy_err *er
     fprintf(to, "continuous over static: %+.1f %%\n", m.gain * 100);
     sy_jout_num(&j, "gain", m.gain);
     sy_jout_close(&j, '}');
-    sy_buf_char(&b, '\n');
-    if (sy_arg_given(a, "json")) st = sy_report_write(&b, sy_arg_text(a, "json"), err);
-    sy_buf_release(&b);
-    return st;
+    return sy_bench_write_json(a, &b, err);
 }
 
 static sy_status run_shapes(struct sy_args *a, struct sweep *s, struct sy_err *err)
@@ -262,10 +256,7 @@ static sy_status run_shapes(struct sy_args *a, struct sweep *s, struct sy_err *e
         sy_jout_close(&j, '}');
     }
     sy_jout_close(&j, '}');
-    sy_buf_char(&b, '\n');
-    if (sy_arg_given(a, "json")) st = sy_report_write(&b, sy_arg_text(a, "json"), err);
-    sy_buf_release(&b);
-    return st;
+    return sy_bench_write_json(a, &b, err);
 }
 
 /* Nothing when the flag is not given and has no default. */

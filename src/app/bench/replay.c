@@ -41,10 +41,7 @@ static sy_status write_json(const struct sy_args *a, const struct sy_replay *r, 
         sy_jout_text(&j, "difference", r->difference);
     }
     sy_jout_close(&j, '}');
-    sy_buf_char(&b, '\n');
-    sy_status st = sy_report_write(&b, sy_arg_text(a, "json"), err);
-    sy_buf_release(&b);
-    return st;
+    return sy_bench_write_json(a, &b, err);
 }
 
 sy_status sy_bench_replay(struct sy_args *a, struct sy_err *err)

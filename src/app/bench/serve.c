@@ -206,10 +206,7 @@ static sy_status write_json(struct sy_args *a, const struct sy_serving_set *v, s
     sy_jout_int(&j, "seed", (int64_t)v->o->seed);
     sy_jout_text(&j, "version", SY_VERSION);
     sy_jout_close(&j, '}');
-    sy_buf_char(&b, '\n');
-    sy_status st = sy_report_write(&b, sy_arg_text(a, "json"), err);
-    sy_buf_release(&b);
-    return st;
+    return sy_bench_write_json(a, &b, err);
 }
 
 sy_status sy_bench_serve(struct sy_args *a, struct sy_err *err)

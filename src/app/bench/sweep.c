@@ -196,10 +196,7 @@ static sy_status write_json(struct sy_args *a, const struct sy_sweep_row *row, s
     sy_jout_int(&j, "seed", sy_arg_int(a, "seed"));
     sy_jout_text(&j, "version", SY_VERSION);
     sy_jout_close(&j, '}');
-    sy_buf_char(&b, '\n');
-    sy_status st = sy_report_write(&b, sy_arg_text(a, "json"), err);
-    sy_buf_release(&b);
-    return st;
+    return sy_bench_write_json(a, &b, err);
 }
 
 /* Costs, and what no other point of the sweep beats in both: money (without prices chips), and what a user feels. */
