@@ -48,6 +48,17 @@ static struct sy_kv_dim gathered_dim(const struct sy_kv_dim *kv)
     return one;
 }
 
+/* Part of an item's attention, over keys that were gathered. */
+static void attend_gathered(const struct sy_program *p, struct sy_attend *a, const struct sy_kv_dim *kv, int32_t part,
+                            const float *keys)
+{
+    a->kv = kv;
+    a->layer = (const unsigned char *)keys;
+    a->table = p->one_block;
+    a->part = part;
+    p->b->attend_part(&p->b->kern.attend, kv->dtype, a, false);
+}
+
 /* ---- INDEX ----------------------------------------------------------------------------------------------------- */
 
 static void score_part(void *ctx, int64_t item, int32_t thread)
@@ -193,11 +204,7 @@ static void attend_list(void *ctx, int64_t item, int32_t thread)
     float *to = p->gathered + thread * p->gathered_each;
     sy_attend_gather(&a, row_of(s->o->in[1], row) + lo, s->n_top - lo < SY_PARTITION ? s->n_top - lo : SY_PARTITION,
                      to);
-    a.kv = &kv;
-    a.layer = (const unsigned char *)to;
-    a.table = p->one_block;
-    a.part = part;
-    p->b->attend_part(&p->b->kern.attend, kv.dtype, &a, false);
+    attend_gathered(p, &a, &kv, part, to);
 }
 
 static void merge_list(void *ctx, int64_t item, int32_t thread)
@@ -286,11 +293,7 @@ static void attend_kept(void *ctx, int64_t item, int32_t thread)
                                  pos % p->block_len, i - lo, to);
     }
     struct sy_kv_dim kv = gathered_dim(&o->kv);
-    a.kv = &kv;
-    a.layer = (const unsigned char *)to;
-    a.table = p->one_block;
-    a.part = part;
-    sy_attend_part(&p->b->kern.attend, kv.dtype, &a, false);
+    attend_gathered(p, &a, &kv, part, to);
 }
 
 static void merge_kept(void *ctx, int64_t item, int32_t thread)

@@ -59,11 +59,14 @@ void cpu_plan_chains(struct sy_program *p)
 
 /* ---- one op, cut into items ----------------------------------------------------------------------------------- */
 
+struct entry;
 struct cut {
     struct sy_program *p;
     const struct op *o;
     int64_t n_piece;  /* of a chain */
     int64_t per_head; /* scan: pieces of a head */
+    int64_t columns;  /* of a piece that is cut across columns, and what is done to them */
+    void (*across)(const struct cut *, const struct entry *, int64_t lo, int64_t hi);
 };
 struct entry { /* of the step: its tokens, and the op's state in the slots it reads and writes */
     int64_t row;
@@ -106,22 +109,27 @@ static void conv_entry(const struct cut *c, const struct entry *e, int64_t lo, i
     });
 }
 
-static void run_conv(void *ctx, int64_t item, int32_t thread)
+static void run_columns(void *ctx, int64_t item, int32_t thread)
 {
     (void)thread;
     const struct cut *c = ctx;
     const struct chain *chain = &c->p->chain[item / c->n_piece];
-    int64_t d = c->o->node->dim[1], lo = item % c->n_piece * CONV_COLUMNS, hi = lo + CONV_COLUMNS;
+    int64_t d = c->o->node->dim[1], lo = item % c->n_piece * c->columns, hi = lo + c->columns;
     for (int32_t i = 0; i < chain->n_seq; i++) {
         struct entry e = entry_of(c, chain->seq0 + i);
-        conv_entry(c, &e, lo, hi < d ? hi : d);
+        c->across(c, &e, lo, hi < d ? hi : d);
     }
+}
+
+static void region_columns(struct cut c)
+{
+    c.n_piece = (c.o->node->dim[1] + c.columns - 1) / c.columns;
+    sy_pool_run(c.p->b->pool, c.n_piece * c.p->n_chain, run_columns, &c);
 }
 
 void cpu_region_conv(struct sy_program *p, const struct op *o)
 {
-    struct cut c = {.p = p, .o = o, .n_piece = (o->node->dim[1] + CONV_COLUMNS - 1) / CONV_COLUMNS};
-    sy_pool_run(p->b->pool, c.n_piece * p->n_chain, run_conv, &c);
+    region_columns((struct cut){.p = p, .o = o, .columns = CONV_COLUMNS, .across = conv_entry});
 }
 
 /* An operand's values for head columns starting at col, from the entry's first token. */
@@ -250,20 +258,7 @@ static void compress_entry(const struct cut *c, const struct entry *e, int64_t l
     }
 }
 
-static void run_compress(void *ctx, int64_t item, int32_t thread)
-{
-    (void)thread;
-    const struct cut *c = ctx;
-    const struct chain *chain = &c->p->chain[item / c->n_piece];
-    int64_t d = c->o->node->dim[1], lo = item % c->n_piece * COMPRESS_COLUMNS, hi = lo + COMPRESS_COLUMNS;
-    for (int32_t i = 0; i < chain->n_seq; i++) {
-        struct entry e = entry_of(c, chain->seq0 + i);
-        compress_entry(c, &e, lo, hi < d ? hi : d);
-    }
-}
-
 void cpu_region_compress(struct sy_program *p, const struct op *o)
 {
-    struct cut c = {.p = p, .o = o, .n_piece = (o->node->dim[1] + COMPRESS_COLUMNS - 1) / COMPRESS_COLUMNS};
-    sy_pool_run(p->b->pool, c.n_piece * p->n_chain, run_compress, &c);
+    region_columns((struct cut){.p = p, .o = o, .columns = COMPRESS_COLUMNS, .across = compress_entry});
 }

@@ -144,10 +144,9 @@ static int decode(struct attn *a, int q)
 {
     struct lower *l = a->l;
     struct pj_hlo *h = &l->h;
-    int64_t keys = (int64_t)l->shape.block * l->opt.cache.block_len;
     a->s = l->shape.seq;
     a->q = 1;
-    a->runs = lower_runs(l, keys <= LOWER_RUN_KEYS_MAX ? keys : LOWER_RUN_KEYS);
+    a->runs = lower_decode_runs(l);
     a->table = a->runs.table;
     int pos = lower_field(l, SY_POS);
     a->pos = PJ_RESHAPE(h, pos, a->s, 1);

@@ -63,10 +63,9 @@ static int decode(struct index *x, int q, int w)
 {
     struct lower *l = x->l;
     struct pj_hlo *h = &l->h;
-    int64_t keys = (int64_t)l->shape.block * l->opt.cache.block_len;
     x->s = l->shape.seq;
     x->q = 1;
-    x->runs = lower_runs(l, keys <= LOWER_RUN_KEYS_MAX ? keys : LOWER_RUN_KEYS);
+    x->runs = lower_decode_runs(l);
     x->table = x->runs.table;
     int pos = lower_field(l, SY_POS), last = lower_run_of(l, &x->runs, pj_reduce(h, "maximum", pos, 0, 0));
     x->pos = PJ_RESHAPE(h, pos, x->s, 1);

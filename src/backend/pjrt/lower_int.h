@@ -84,6 +84,7 @@ struct runs {
     int table;          /* i32 [seq, n_run * run] */
 };
 struct runs lower_runs(struct lower *, int64_t run_keys);
+struct runs lower_decode_runs(struct lower *); /* all keys at once where they are few */
 /* Blocks i32 [s, run] of an array [n_block, block_len, n, d]: [s, run * block_len, n, d] of the type. */
 int lower_fetch(struct lower *, int array, int blocks, enum pj_elem);
 /* A product of attention: its sums, and what is kept of them, are f32 or, where asked for, bf16. */

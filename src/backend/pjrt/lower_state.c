@@ -150,6 +150,12 @@ struct runs lower_runs(struct lower *l, int64_t run_keys)
     return r;
 }
 
+struct runs lower_decode_runs(struct lower *l)
+{
+    int64_t keys = (int64_t)l->shape.block * l->opt.cache.block_len;
+    return lower_runs(l, keys <= LOWER_RUN_KEYS_MAX ? keys : LOWER_RUN_KEYS);
+}
+
 int lower_fetch(struct lower *l, int array, int blocks, enum pj_elem elem)
 {
     struct pj_hlo *h = &l->h;
