@@ -12,6 +12,9 @@
 #define SY_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #define SY_COUNT(array)      (sizeof(array) / sizeof((array)[0]))
 
+/* a / b rounded up; a >= 0, b > 0. */
+static inline int64_t sy_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 typedef enum {
     SY_OK,
     SY_FULL,    /* back-pressure, not an error: try again later                */

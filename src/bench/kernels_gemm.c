@@ -56,8 +56,6 @@ static void prepare(void *ctx, int64_t item, int32_t thread)
     p->k->gemm.prepare[p->x.kind](p->from, p->x.k, item * 16, hi, &p->x);
 }
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 /* Random weights as a file would hold them, packed, and copied until they are far more than caches keep. */
 static sy_status make_weights(struct bench *b, struct product *p, enum sy_layout layout, const struct sy_quant *q,
                               const struct shape *s, struct sy_err *err)
@@ -91,7 +89,7 @@ static sy_status make_weights(struct bench *b, struct product *p, enum sy_layout
                               .data = rows,
                               .n_bytes = row_bytes * (size_t)s->n};
         p->w.data = p->mem.at;
-        p->panels = ceil_div(s->n, SY_PANEL);
+        p->panels = sy_ceil_div(s->n, SY_PANEL);
         sy_panels_pack(&p->w, &t, 0, 0, p->panels, scratch);
         for (int64_t i = 1; i < p->n_copy; i++) memcpy(p->mem.at + (size_t)i * p->stride, p->mem.at, p->w.n_bytes);
     }
@@ -111,13 +109,13 @@ static void one_size(struct bench *b, struct product *p, int at_level, const str
 {
     const struct level *l = &b->level[at_level];
     p->rows = rows;
-    p->n_row = ceil_div(rows, ROW_TILE);
-    p->row_chunk = ceil_div(rows, p->n_row);
-    p->panel_chunk = ceil_div(p->panels, ceil_div(ITEMS_PER_THREAD * sy_pool_size(b->pool), p->n_row));
+    p->n_row = sy_ceil_div(rows, ROW_TILE);
+    p->row_chunk = sy_ceil_div(rows, p->n_row);
+    p->panel_chunk = sy_ceil_div(p->panels, sy_ceil_div(ITEMS_PER_THREAD * sy_pool_size(b->pool), p->n_row));
     struct sy_kernel_result r = {.isa = l->name, .family = "gemm", .rows = rows};
     snprintf(r.kernel, sizeof r.kernel, "%s (%s)", sy_layout_name(p->w.layout), format);
     snprintf(r.shape, sizeof r.shape, "%s %lldx%lld", s->name, (long long)s->n, (long long)s->k);
-    int64_t items = p->n_row * ceil_div(p->panels, p->panel_chunk);
+    int64_t items = p->n_row * sy_ceil_div(p->panels, p->panel_chunk);
     r.seconds = bench_time(b, items, multiply, p, &p->turn);
     r.ops = 2.0 * (double)rows * (double)s->n * (double)s->k;
     r.bytes = (double)p->w.n_bytes;
@@ -134,7 +132,7 @@ static void one_prepare(struct bench *b, struct product *p, int at_level, const 
     snprintf(r.kernel, sizeof r.kernel, "prepare %s", to);
     snprintf(r.shape, sizeof r.shape, "%s %lld", s->name, (long long)s->k);
     int64_t turn;
-    r.seconds = bench_time(b, ceil_div(p->rows, 16), prepare, p, &turn);
+    r.seconds = bench_time(b, sy_ceil_div(p->rows, 16), prepare, p, &turn);
     r.bytes = (double)p->rows * (double)s->k * sizeof(float);
     bench_tell(b, &r, 0, b->machine.l2);
 }
@@ -152,7 +150,7 @@ static sy_status one_layout(struct bench *b, struct product *p, int at_level, co
         if (b->slow[at_level] * rows > too_long_s) continue; /* portable code with many rows says nothing new */
         sy_xmat_init(&p->x, sy_layout_xkind(p->w.layout), rows, s->k, x.at);
         p->rows = rows;
-        sy_pool_run(b->pool, ceil_div(rows, 16), prepare, p);
+        sy_pool_run(b->pool, sy_ceil_div(rows, 16), prepare, p);
         if (with_prepare && i + 1 == b->o->n_rows) one_prepare(b, p, at_level, s);
         one_size(b, p, at_level, s, format, rows);
     }

@@ -8,9 +8,6 @@
 
 #include "backend/cpu/cpu_int.h"
 
-static float *row_of(const struct value *v, int64_t r) { return v->at + r * v->ld; }
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 struct span {
     const struct sy_program *p;
     const struct op *o;
@@ -77,8 +74,8 @@ static void score_part(void *ctx, int64_t item, int32_t thread)
         .n_head = o->node->attr.index.n_head,
         .lo = lo,
         .hi = hi,
-        .q = row_of(o->in[0], row),
-        .w = row_of(o->in[2], row),
+        .q = cpu_row(o->in[0], row),
+        .w = cpu_row(o->in[2], row),
         .score = p->score + i * s->keys + lo,
     };
     struct sy_kv_dim one = gathered_dim(&o->kv);
@@ -131,7 +128,7 @@ static void choose(void *ctx, int64_t item, int32_t thread)
     int32_t n = keys_of(s, row, s->every), equal, at = 0;
     if (n <= s->n_top) return;
     const float *score = s->p->score + item * s->keys;
-    float *out = row_of(s->o->out, row);
+    float *out = cpu_row(s->o->out, row);
     uint32_t least = kth_largest(score, n, s->n_top, &equal);
     for (int32_t i = 0; i < n; i++) {
         uint32_t u = order_of(score[i]);
@@ -156,7 +153,7 @@ void cpu_region_index(const struct sy_program *p, const struct op *o, int64_t ro
         int32_t most;
         s.n_row = rows - s.row0 < CPU_INDEX_ROWS ? rows - s.row0 : CPU_INDEX_ROWS;
         if (!any_chooses(&s, s.row0, s.row0 + s.n_row, &most)) continue;
-        sy_pool_run(p->b->pool, s.n_row * ceil_div(most, SY_PARTITION), score_part, &s);
+        sy_pool_run(p->b->pool, s.n_row * sy_ceil_div(most, SY_PARTITION), score_part, &s);
         sy_pool_run(p->b->pool, s.n_row, choose, &s);
     }
 }
@@ -202,7 +199,7 @@ static void attend_list(void *ctx, int64_t item, int32_t thread)
     if (position(s, row) < s->n_top) return;
     int32_t part = (int32_t)(item / (s->n_row * s->n_group)), lo = part * SY_PARTITION;
     float *to = p->gathered + thread * p->gathered_each;
-    sy_attend_gather(&a, row_of(s->o->in[1], row) + lo, s->n_top - lo < SY_PARTITION ? s->n_top - lo : SY_PARTITION,
+    sy_attend_gather(&a, cpu_row(s->o->in[1], row) + lo, s->n_top - lo < SY_PARTITION ? s->n_top - lo : SY_PARTITION,
                      to);
     attend_gathered(p, &a, &kv, part, to);
 }
@@ -222,7 +219,7 @@ void cpu_region_chosen(const struct sy_program *p, const struct op *o, int64_t r
     struct span s = {.p = p, .o = o, .n_top = (int32_t)p->node[o->node->in[5].id].dim[1], .every = 1};
     const struct sy_attn_dim *d = &o->node->attr.attn;
     s.n_group = d->n_head / cpu_attend_group(d);
-    s.n_part = ceil_div(s.n_top, SY_PARTITION);
+    s.n_part = sy_ceil_div(s.n_top, SY_PARTITION);
     int32_t most;
     int64_t together = 4 * (int64_t)sy_pool_size(p->b->pool) / s.n_group;
     if (together == 0) together = 1;
@@ -287,7 +284,7 @@ static void attend_kept(void *ctx, int64_t item, int32_t thread)
         int32_t run = i - l.n_window, pos = l.first + i;
         if (run >= 0)
             gather_run(p, &o->kept, o->kept_state, s->every, a.table,
-                       l.all ? run : (int32_t)row_of(o->in[1], row)[run], i - lo, to);
+                       l.all ? run : (int32_t)cpu_row(o->in[1], row)[run], i - lo, to);
         else
             sy_attend_gather_one(&o->kv, 0, a.layer + a.table[pos / p->block_len] * o->kv.block_bytes,
                                  pos % p->block_len, i - lo, to);
@@ -318,7 +315,7 @@ void cpu_region_kept(const struct sy_program *p, const struct op *o, int64_t row
         s.n_part = 1;
         for (int64_t r = s.row0; r < s.row0 + s.n_row; r++) {
             struct list l = list_of(&s, r);
-            int64_t n = ceil_div(l.n_window + l.n_run, SY_PARTITION);
+            int64_t n = sy_ceil_div(l.n_window + l.n_run, SY_PARTITION);
             if (n > s.n_part) s.n_part = n;
         }
         sy_pool_run(p->b->pool, s.n_part * s.n_row * s.n_group, attend_kept, &s);

@@ -66,6 +66,7 @@ struct value {      /* where a node's rows are */
     int64_t ld;
     int buffer; /* index of the buffer it lives in, -1: none */
 };
+static inline float *cpu_row(const struct value *v, int64_t r) { return v->at + r * v->ld; }
 /* Scratch of an EXPERTS op, which runs over pairs (row, choice) sorted by expert: see moe.c. */
 enum { CPU_EXPERT_ROWS = 96 }; /* rows of one expert that a product takes at most */
 struct moe_run {               /* up to some rows of one expert, in the order of pairs */

@@ -14,8 +14,6 @@ struct span {
     enum sy_xkind kind;
 };
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 static struct sy_xmat operand(const struct span *s, int64_t head)
 {
     const struct sy_xmat *all = s->o->x[s->kind];
@@ -49,19 +47,19 @@ static void multiply(void *ctx, int64_t item, int32_t thread)
     const struct sy_panels *w = &s->o->w->seg[h].p;
     struct sy_xmat x = operand(s, h);
     struct sy_epilogue none = {0};
-    s->p->b->kern.gemm.mul[w->layout](w, &x, lo, hi < s->rows ? hi : s->rows, 0, ceil_div(w->n, SY_PANEL),
+    s->p->b->kern.gemm.mul[w->layout](w, &x, lo, hi < s->rows ? hi : s->rows, 0, sy_ceil_div(w->n, SY_PANEL),
                                       s->o->out->at + h * s->each_out, s->o->out->ld, &none);
 }
 
 void cpu_region_heads(const struct sy_program *p, const struct op *o, int64_t rows)
 {
     const struct sy_heads_dim *d = &o->node->attr.heads;
-    struct span s = {.p = p, .o = o, .rows = rows, .n_tile = ceil_div(rows, ROW_TILE)};
+    struct span s = {.p = p, .o = o, .rows = rows, .n_tile = sy_ceil_div(rows, ROW_TILE)};
     s.each_in = p->node[o->node->in[0].id].dim[1] / d->n_head;
     s.each_out = o->node->dim[1] / d->n_head;
     s.kind = sy_layout_xkind(o->w->seg[0].p.layout);
-    s.chunk = ceil_div(rows, sy_pool_size(p->b->pool));
+    s.chunk = sy_ceil_div(rows, sy_pool_size(p->b->pool));
     if (s.chunk > ROW_CHUNK) s.chunk = ROW_CHUNK;
-    sy_pool_run(p->b->pool, ceil_div(rows, s.chunk), prepare, &s);
+    sy_pool_run(p->b->pool, sy_ceil_div(rows, s.chunk), prepare, &s);
     sy_pool_run(p->b->pool, d->n_head * s.n_tile, multiply, &s);
 }

@@ -10,9 +10,6 @@
 
 #include "backend/cpu/cpu_int.h"
 
-static float *row_of(const struct value *v, int64_t r) { return v->at + r * v->ld; }
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 /* ---- ROUTE -------------------------------------------------------------------------------------------------------
  */
 
@@ -101,8 +98,8 @@ void cpu_row_route(const struct sy_program *p, const struct op *o, int64_t lo, i
 {
     (void)p;
     for (int64_t r = lo; r < hi; r++)
-        route_row(&o->node->attr.route, row_of(o->in[0], r), o->vec, o->vec2, o->in[3] ? row_of(o->in[3], r) : NULL,
-                  row_of(o->out, r));
+        route_row(&o->node->attr.route, cpu_row(o->in[0], r), o->vec, o->vec2, o->in[3] ? cpu_row(o->in[3], r) : NULL,
+                  cpu_row(o->out, r));
 }
 
 /* ---- EXPERTS ------------------------------------------------------------------------------------------------------
@@ -124,10 +121,10 @@ static void sort_pairs(struct span *s, int64_t rows)
     struct moe *m = s->m;
     int32_t used = m->dim->n_used, *next = m->next;
     memset(next, 0, ((size_t)m->dim->n_expert + 1) * sizeof *next);
-    for (int64_t i = 0; i < s->n_pair; i++) next[(int32_t)row_of(s->o->in[1], i / used)[i % used] + 1]++;
+    for (int64_t i = 0; i < s->n_pair; i++) next[(int32_t)cpu_row(s->o->in[1], i / used)[i % used] + 1]++;
     m->n_run = 0;
     for (int32_t e = 0; e < m->dim->n_expert; e++) {
-        int32_t n = next[e + 1], lo = next[e], n_tile = (int32_t)ceil_div(n, CPU_EXPERT_ROWS);
+        int32_t n = next[e + 1], lo = next[e], n_tile = (int32_t)sy_ceil_div(n, CPU_EXPERT_ROWS);
         for (int32_t t = 0; t < n_tile; t++) {
             int32_t from = lo + (int32_t)((int64_t)n * t / n_tile),
                     to = lo + (int32_t)((int64_t)n * (t + 1) / n_tile);
@@ -137,7 +134,7 @@ static void sort_pairs(struct span *s, int64_t rows)
     }
     for (int64_t r = 0; r < rows; r++)
         for (int32_t k = 0; k < used; k++) {
-            int32_t to = next[(int32_t)row_of(s->o->in[1], r)[k]]++;
+            int32_t to = next[(int32_t)cpu_row(s->o->in[1], r)[k]]++;
             m->pair[to] = (int32_t)(r * used + k);
             m->place[r * used + k] = to;
         }
@@ -154,10 +151,10 @@ static void prepare_pairs(void *ctx, int64_t item, int32_t thread)
     int64_t lo = item * PAIR_CHUNK, hi = lo + PAIR_CHUNK < s->n_pair ? lo + PAIR_CHUNK : s->n_pair;
     for (int64_t i = lo; i < hi; i++) {
         int64_t row = m->pair[i] / used, slot = m->pair[i] % used;
-        const float *x = row_of(s->o->in[0], row);
+        const float *x = cpu_row(s->o->in[0], row);
         if (m->dim->weigh_input) { /* y2 is free until the second product */
-            k->vec.scale(x, 0, row_of(s->o->in[1], row)[used + slot], 1, m->d_model, row_of(&m->y2, i), 0);
-            x = row_of(&m->y2, i);
+            k->vec.scale(x, 0, cpu_row(s->o->in[1], row)[used + slot], 1, m->d_model, cpu_row(&m->y2, i), 0);
+            x = cpu_row(&m->y2, i);
         }
         for (int j = 0; j < SY_X_COUNT; j++) /* ld 0: every row number is this row */
             if (m->x[j]) k->gemm.prepare[j](x, 0, i, i + 1, m->x[j]);
@@ -179,14 +176,14 @@ static void activate_pairs(void *ctx, int64_t item, int32_t thread)
     const struct sy_kernels *k = &s->p->b->kern;
     int64_t lo = item * PAIR_CHUNK, hi = lo + PAIR_CHUNK < s->n_pair ? lo + PAIR_CHUNK : s->n_pair;
     int64_t d = m->dim->d_ff, ld = m->y1.ld;
-    float *gate = row_of(&m->y1, lo), *up = gate + d;
+    float *gate = cpu_row(&m->y1, lo), *up = gate + d;
     if (!m->dim->gated) {
         k->vec.act(glu->fn, gate, ld, hi - lo, d, gate, ld);
     } else {
         float limit = glu->limit > 0 ? glu->limit : INFINITY;
         for (int64_t i = lo; (glu->limit > 0 || glu->up_add != 0) && i < hi; i++) {
-            bound(row_of(&m->y1, i), d, -INFINITY, limit, 0);
-            bound(row_of(&m->y1, i) + d, d, -limit, limit, glu->up_add);
+            bound(cpu_row(&m->y1, i), d, -INFINITY, limit, 0);
+            bound(cpu_row(&m->y1, i) + d, d, -limit, limit, glu->up_add);
         }
         k->vec.glu(glu->fn, gate, ld, up, ld, hi - lo, d, gate, ld);
     }
@@ -200,13 +197,13 @@ static int64_t cut_runs(struct span *s, int64_t panels)
     struct moe *m = s->m;
     int64_t work = 0, n_item = 0;
     for (int32_t i = 0; i < m->n_run; i++) work += ROWS_FREE + m->run[i].hi - m->run[i].lo;
-    int64_t want = ITEMS_PER_THREAD * (int64_t)sy_pool_size(s->p->b->pool), each = ceil_div(work * panels, want);
+    int64_t want = ITEMS_PER_THREAD * (int64_t)sy_pool_size(s->p->b->pool), each = sy_ceil_div(work * panels, want);
     for (int32_t i = 0; i < m->n_run; i++) {
         struct moe_run *r = &m->run[i];
-        int64_t n = ceil_div((ROWS_FREE + r->hi - r->lo) * panels, each);
+        int64_t n = sy_ceil_div((ROWS_FREE + r->hi - r->lo) * panels, each);
         r->item0 = n_item;
-        r->panel_chunk = (int32_t)ceil_div(panels, n < panels ? n : panels);
-        n_item += ceil_div(panels, r->panel_chunk);
+        r->panel_chunk = (int32_t)sy_ceil_div(panels, n < panels ? n : panels);
+        n_item += sy_ceil_div(panels, r->panel_chunk);
     }
     return n_item;
 }
@@ -225,7 +222,7 @@ static const struct moe_run *run_of(const struct moe *m, int64_t item)
 static int64_t expert_panels(const struct wentry *w, int32_t n_expert)
 {
     int64_t n = 0;
-    for (int i = 0; i < w->n_seg / n_expert; i++) n += ceil_div(w->seg[i].p.n, SY_PANEL);
+    for (int i = 0; i < w->n_seg / n_expert; i++) n += sy_ceil_div(w->seg[i].p.n, SY_PANEL);
     return n;
 }
 
@@ -245,7 +242,8 @@ static void multiply_run(void *ctx, int64_t item, int32_t thread)
     int64_t lo = (item - r->item0) * r->panel_chunk, hi = lo + r->panel_chunk, first = 0;
     for (int i = 0; i < n_seg; i++) {
         const struct wseg *g = &seg[i];
-        int64_t n = ceil_div(g->p.n, SY_PANEL), a = lo > first ? lo - first : 0, b = hi - first < n ? hi - first : n;
+        int64_t n = sy_ceil_div(g->p.n, SY_PANEL), a = lo > first ? lo - first : 0,
+                b = hi - first < n ? hi - first : n;
         first += n;
         if (a >= b) continue;
         struct sy_epilogue e = {.bias = bias ? bias + g->col0 : NULL};
@@ -264,7 +262,7 @@ static void multiply(struct span *s, bool second)
 void cpu_region_experts(const struct sy_program *p, const struct op *o, int64_t rows)
 {
     struct span s = {.p = p, .o = o, .m = o->moe, .n_pair = rows * o->moe->dim->n_used};
-    int64_t n_chunk = ceil_div(s.n_pair, PAIR_CHUNK);
+    int64_t n_chunk = sy_ceil_div(s.n_pair, PAIR_CHUNK);
     sort_pairs(&s, rows);
     sy_pool_run(p->b->pool, n_chunk, prepare_pairs, &s);
     multiply(&s, false);
@@ -279,10 +277,10 @@ void cpu_row_experts(const struct sy_program *p, const struct op *o, int64_t lo,
     int32_t used = m->dim->n_used;
     (void)p;
     for (int64_t r = lo; r < hi; r++) {
-        float *out = row_of(o->out, r);
-        const float *weight = row_of(o->in[1], r) + used;
+        float *out = cpu_row(o->out, r);
+        const float *weight = cpu_row(o->in[1], r) + used;
         for (int32_t k = 0; k < used; k++) {
-            const float *y = row_of(&m->y2, m->place[r * used + k]);
+            const float *y = cpu_row(&m->y2, m->place[r * used + k]);
             float w = m->dim->weigh_input ? 1 : weight[k];
             for (int64_t i = 0; i < m->d_model; i++) out[i] = k ? out[i] + w * y[i] : w * y[i];
         }

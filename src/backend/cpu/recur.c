@@ -9,8 +9,6 @@
 
 enum { CONV_COLUMNS = 256, COMPRESS_COLUMNS = 64 };
 
-static float *row_of(const struct value *v, int64_t r) { return v->at + r * v->ld; }
-
 static int64_t line_up(int64_t bytes) { return (bytes + 63) & ~(int64_t)63; }
 
 static int64_t panel_bytes(const struct sy_backend *b, const struct sy_scan_dim *d)
@@ -93,12 +91,12 @@ static void conv_entry(const struct cut *c, const struct entry *e, int64_t lo, i
     const struct op *o = c->o;
     int64_t d = o->node->dim[1], n_tap = c->p->node[o->node->in[1].id].dim[1] / d;
     c->p->b->kern.scan.conv(&(struct sy_conv_run){
-        .x = row_of(o->in[0], e->row) + lo,
+        .x = cpu_row(o->in[0], e->row) + lo,
         .w = o->taps + lo,
         .bias = o->vec ? o->vec + lo : NULL,
         .from = e->from ? (const float *)(const void *)e->from + lo : NULL,
         .to = (float *)(void *)e->to + lo,
-        .y = row_of(o->out, e->row) + lo,
+        .y = cpu_row(o->out, e->row) + lo,
         .ldx = o->in[0]->ld,
         .ldw = d,
         .ld_state = d,
@@ -135,7 +133,7 @@ void cpu_region_conv(struct sy_program *p, const struct op *o)
 /* An operand's values for head columns starting at col, from the entry's first token. */
 static const float *operand(const struct op *o, int i, int64_t row, int64_t col)
 {
-    return o->in[i] ? row_of(o->in[i], row) + col : NULL;
+    return o->in[i] ? cpu_row(o->in[i], row) + col : NULL;
 }
 
 /* Panels [lo, hi) of value head j. */
@@ -162,7 +160,7 @@ static void scan_entry(const struct cut *c, const struct entry *e, int32_t j, in
         .ld_beta = o->in[4] ? o->in[4]->ld : 0,
         .from = e->from ? e->from + at : NULL,
         .to = e->to + at,
-        .y = row_of(o->out, e->row) + val,
+        .y = cpu_row(o->out, e->row) + val,
         .ldy = o->out->ld,
         .scratch = scratch,
         .d_key = d->d_key,
@@ -244,7 +242,7 @@ static void compress_entry(const struct cut *c, const struct entry *e, int64_t l
         memcpy(state + i * d + lo, from + i * d + lo, (size_t)n * sizeof *state);
     for (int32_t t = 0; t < e->n_tok; t++) {
         int32_t pos = c->p->batch->field[SY_POS][e->row + t], in_run = pos % k->every;
-        const float *value = row_of(o->in[0], e->row + t), *gate = value + cols, *bias = o->vec + in_run * cols;
+        const float *value = cpu_row(o->in[0], e->row + t), *gate = value + cols, *bias = o->vec + in_run * cols;
         if (in_run == 0 && (pos == 0 || !k->overlap)) mean_clear(&now, n);
         if (in_run == 0 && k->overlap) {
             for (int i = 0; pos > 0 && i < 3; i++)
@@ -253,7 +251,7 @@ static void compress_entry(const struct cut *c, const struct entry *e, int64_t l
         }
         mean_add(&now, value + second + lo, gate + second + lo, bias + second + lo, n);
         if (k->overlap) mean_add(&next, value + lo, gate + lo, bias + lo, n);
-        float *y = row_of(o->out, e->row + t) + lo;
+        float *y = cpu_row(o->out, e->row + t) + lo;
         for (int64_t i = 0; i < n; i++) y[i] = now.value[i] / now.sum[i];
     }
 }

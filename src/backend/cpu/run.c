@@ -5,7 +5,6 @@
 #include "backend/cpu/cpu_int.h"
 
 static const struct sy_kernels_vec *vec(const struct sy_program *p) { return &p->b->kern.vec; }
-static float *row_of(const struct value *v, int64_t r) { return v->at + r * v->ld; }
 
 /* ---- row ops: rows [lo, hi) ----------------------------------------------------------------------------------- */
 
@@ -14,14 +13,14 @@ static void row_embed(const struct sy_program *p, const struct op *o, int64_t lo
     const struct sy_tensor *t = o->w->table;
     for (int64_t r = lo; r < hi; r++) {
         int64_t id = p->batch->field[SY_TOK][r] < t->dim[0] ? p->batch->field[SY_TOK][r] : 0;
-        sy_tensor_floats(t, id, row_of(o->out, r));
+        sy_tensor_floats(t, id, cpu_row(o->out, r));
     }
 }
 
 static void row_given(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
 {
     for (int64_t r = lo; r < hi; r++)
-        memcpy(row_of(o->out, r), p->batch->given + r * p->batch->ld_given, (size_t)o->node->dim[1] * sizeof(float));
+        memcpy(cpu_row(o->out, r), p->batch->given + r * p->batch->ld_given, (size_t)o->node->dim[1] * sizeof(float));
 }
 
 /* The result, less the mean of each run of d. */
@@ -29,8 +28,8 @@ static void centre(const struct op *o, int64_t d, int64_t lo, int64_t hi)
 {
     for (int64_t r = lo; r < hi; r++) {
         for (int64_t at = 0; at < o->node->dim[1]; at += d) {
-            const float *x = row_of(o->in[0], r) + at;
-            float *y = row_of(o->out, r) + at;
+            const float *x = cpu_row(o->in[0], r) + at;
+            float *y = cpu_row(o->out, r) + at;
             double sum = 0;
             for (int64_t i = 0; i < d; i++) sum += x[i];
             float mean = (float)(sum / (double)d);
@@ -42,26 +41,26 @@ static void centre(const struct op *o, int64_t d, int64_t lo, int64_t hi)
 static void row_norm(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
 {
     const struct sy_norm_dim *n = &o->node->attr.norm;
-    const float *x = row_of(o->in[0], lo);
+    const float *x = cpu_row(o->in[0], lo);
     int64_t ldx = o->in[0]->ld, group = o->node->dim[1] / n->d;
     if (n->centred) {
         centre(o, n->d, lo, hi);
-        x = row_of(o->out, lo);
+        x = cpu_row(o->out, lo);
         ldx = o->out->ld;
     }
-    vec(p)->norm(x, ldx, o->vec, n->eps, hi - lo, group, n->d, row_of(o->out, lo), o->out->ld);
+    vec(p)->norm(x, ldx, o->vec, n->eps, hi - lo, group, n->d, cpu_row(o->out, lo), o->out->ld);
 }
 
 static void row_rope(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
 {
     const struct sy_rope_dim *d = &o->node->attr.rope;
-    vec(p)->rope(row_of(o->in[0], lo), o->in[0]->ld, hi - lo, o->node->dim[1] / d->d_head, d,
-                 o->rope_cs + lo * o->rope_n * 2, row_of(o->out, lo), o->out->ld);
+    vec(p)->rope(cpu_row(o->in[0], lo), o->in[0]->ld, hi - lo, o->node->dim[1] / d->d_head, d,
+                 o->rope_cs + lo * o->rope_n * 2, cpu_row(o->out, lo), o->out->ld);
 }
 
 static void row_act(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
 {
-    vec(p)->act(o->node->attr.fn, row_of(o->in[0], lo), o->in[0]->ld, hi - lo, o->node->dim[1], row_of(o->out, lo),
+    vec(p)->act(o->node->attr.fn, cpu_row(o->in[0], lo), o->in[0]->ld, hi - lo, o->node->dim[1], cpu_row(o->out, lo),
                 o->out->ld);
 }
 
@@ -69,7 +68,7 @@ static void row_act(const struct sy_program *p, const struct op *o, int64_t lo, 
 static const float *second(const struct op *o, int64_t lo, int64_t *ld)
 {
     *ld = o->vec ? 0 : o->in[1]->ld;
-    return o->vec ? o->vec : row_of(o->in[1], lo);
+    return o->vec ? o->vec : cpu_row(o->in[1], lo);
 }
 
 enum { GLU_RUN = 256 };
@@ -80,13 +79,13 @@ static void row_glu(const struct sy_program *p, const struct op *o, int64_t lo, 
     const float *b = second(o, lo, &ldb);
     const struct sy_glu_dim *d = &o->node->attr.glu;
     if (d->limit <= 0) {
-        vec(p)->glu(d->fn, row_of(o->in[0], lo), o->in[0]->ld, b, ldb, hi - lo, o->node->dim[1], row_of(o->out, lo),
+        vec(p)->glu(d->fn, cpu_row(o->in[0], lo), o->in[0]->ld, b, ldb, hi - lo, o->node->dim[1], cpu_row(o->out, lo),
                     o->out->ld);
         return;
     }
     for (int64_t r = lo; r < hi; r++, b += ldb) {
-        const float *a = row_of(o->in[0], r);
-        float *y = row_of(o->out, r), gate[GLU_RUN], up[GLU_RUN];
+        const float *a = cpu_row(o->in[0], r);
+        float *y = cpu_row(o->out, r), gate[GLU_RUN], up[GLU_RUN];
         for (int64_t at = 0, n; at < o->node->dim[1]; at += n) {
             n = o->node->dim[1] - at < GLU_RUN ? o->node->dim[1] - at : GLU_RUN;
             for (int64_t i = 0; i < n; i++) {
@@ -102,7 +101,8 @@ static void row_add(const struct sy_program *p, const struct op *o, int64_t lo, 
 {
     int64_t ldb;
     const float *b = second(o, lo, &ldb);
-    vec(p)->add(row_of(o->in[0], lo), o->in[0]->ld, b, ldb, hi - lo, o->node->dim[1], row_of(o->out, lo), o->out->ld);
+    vec(p)->add(cpu_row(o->in[0], lo), o->in[0]->ld, b, ldb, hi - lo, o->node->dim[1], cpu_row(o->out, lo),
+                o->out->ld);
 }
 
 static void row_mul(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
@@ -110,24 +110,25 @@ static void row_mul(const struct sy_program *p, const struct op *o, int64_t lo, 
     int64_t ldb;
     if (o->by_column) {
         for (int64_t r = lo; r < hi; r++)
-            vec(p)->scale(row_of(o->in[0], r), o->in[0]->ld, o->vec ? *o->vec : *row_of(o->in[1], r), 1,
-                          o->node->dim[1], row_of(o->out, r), o->out->ld);
+            vec(p)->scale(cpu_row(o->in[0], r), o->in[0]->ld, o->vec ? *o->vec : *cpu_row(o->in[1], r), 1,
+                          o->node->dim[1], cpu_row(o->out, r), o->out->ld);
         return;
     }
     const float *b = second(o, lo, &ldb);
-    vec(p)->mul(row_of(o->in[0], lo), o->in[0]->ld, b, ldb, hi - lo, o->node->dim[1], row_of(o->out, lo), o->out->ld);
+    vec(p)->mul(cpu_row(o->in[0], lo), o->in[0]->ld, b, ldb, hi - lo, o->node->dim[1], cpu_row(o->out, lo),
+                o->out->ld);
 }
 
 static void row_scale(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
 {
-    vec(p)->scale(row_of(o->in[0], lo), o->in[0]->ld, o->node->attr.c, hi - lo, o->node->dim[1], row_of(o->out, lo),
+    vec(p)->scale(cpu_row(o->in[0], lo), o->in[0]->ld, o->node->attr.c, hi - lo, o->node->dim[1], cpu_row(o->out, lo),
                   o->out->ld);
 }
 
 static void row_softcap(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
 {
-    vec(p)->softcap(row_of(o->in[0], lo), o->in[0]->ld, o->node->attr.c, hi - lo, o->node->dim[1], row_of(o->out, lo),
-                    o->out->ld);
+    vec(p)->softcap(cpu_row(o->in[0], lo), o->in[0]->ld, o->node->attr.c, hi - lo, o->node->dim[1],
+                    cpu_row(o->out, lo), o->out->ld);
 }
 
 static void row_temper(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
@@ -135,8 +136,8 @@ static void row_temper(const struct sy_program *p, const struct op *o, int64_t l
     const struct sy_temper_dim *d = &o->node->attr.temper;
     for (int64_t r = lo; r < hi; r++) {
         double n = floor(((double)p->batch->field[SY_POS][r] + d->offset) / d->every);
-        vec(p)->scale(row_of(o->in[0], r), o->in[0]->ld, (float)(1 + d->beta * log1p(n)), 1, o->node->dim[1],
-                      row_of(o->out, r), o->out->ld);
+        vec(p)->scale(cpu_row(o->in[0], r), o->in[0]->ld, (float)(1 + d->beta * log1p(n)), 1, o->node->dim[1],
+                      cpu_row(o->out, r), o->out->ld);
     }
 }
 
@@ -145,8 +146,8 @@ static void row_sparsify(const struct sy_program *p, const struct op *o, int64_t
     int64_t d = o->node->dim[1];
     (void)p;
     for (int64_t r = lo; r < hi; r++) {
-        const float *x = row_of(o->in[0], r);
-        float *y = row_of(o->out, r);
+        const float *x = cpu_row(o->in[0], r);
+        float *y = cpu_row(o->out, r);
         double sum = 0, squares = 0;
         for (int64_t i = 0; i < d; i++) sum += x[i];
         double mean = sum / (double)d;
@@ -167,9 +168,9 @@ static void row_match(const struct sy_program *p, const struct op *o, int64_t lo
 {
     int64_t d = o->node->dim[1];
     for (int64_t r = lo; r < hi; r++) {
-        double have = mean_square(row_of(o->in[0], r), d), want = mean_square(row_of(o->in[1], r), d);
+        double have = mean_square(cpu_row(o->in[0], r), d), want = mean_square(cpu_row(o->in[1], r), d);
         if (have < o->node->attr.c) have = o->node->attr.c;
-        vec(p)->scale(row_of(o->in[0], r), o->in[0]->ld, (float)sqrt(want / have), 1, d, row_of(o->out, r),
+        vec(p)->scale(cpu_row(o->in[0], r), o->in[0]->ld, (float)sqrt(want / have), 1, d, cpu_row(o->out, r),
                       o->out->ld);
     }
 }
@@ -177,7 +178,7 @@ static void row_match(const struct sy_program *p, const struct op *o, int64_t lo
 static void row_rows(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
 {
     for (int64_t r = lo; r < hi; r++)
-        memcpy(row_of(o->out, r), row_of(o->in[0], p->batch->field[SY_OUT][r]),
+        memcpy(cpu_row(o->out, r), cpu_row(o->in[0], p->batch->field[SY_OUT][r]),
                (size_t)o->node->dim[1] * sizeof(float));
 }
 
@@ -185,8 +186,8 @@ static void row_join(const struct sy_program *p, const struct op *o, int64_t lo,
 {
     size_t a = (size_t)p->node[o->node->in[0].id].dim[1], b = (size_t)o->node->dim[1] - a;
     for (int64_t r = lo; r < hi; r++) {
-        memcpy(row_of(o->out, r), row_of(o->in[0], r), a * sizeof(float));
-        memcpy(row_of(o->out, r) + a, row_of(o->in[1], r), b * sizeof(float));
+        memcpy(cpu_row(o->out, r), cpu_row(o->in[0], r), a * sizeof(float));
+        memcpy(cpu_row(o->out, r) + a, cpu_row(o->in[1], r), b * sizeof(float));
     }
 }
 
@@ -228,7 +229,7 @@ static void row_gates(const struct sy_program *p, const struct op *o, int64_t lo
 {
     (void)p;
     for (int64_t r = lo; r < hi; r++)
-        gates(&o->node->attr.gates, row_of(o->in[0], r), o->vec, o->vec2, row_of(o->out, r));
+        gates(&o->node->attr.gates, cpu_row(o->in[0], r), o->vec, o->vec2, cpu_row(o->out, r));
 }
 
 static void row_blend(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
@@ -237,9 +238,9 @@ static void row_blend(const struct sy_program *p, const struct op *o, int64_t lo
     int64_t d = o->node->dim[1] / b->n_out;
     (void)p;
     for (int64_t r = lo; r < hi; r++) {
-        const float *x = row_of(o->in[0], r), *w = row_of(o->in[1], r), *y = o->in[2] ? row_of(o->in[2], r) : NULL;
+        const float *x = cpu_row(o->in[0], r), *w = cpu_row(o->in[1], r), *y = o->in[2] ? cpu_row(o->in[2], r) : NULL;
         for (int32_t m = 0; m < b->n_out; m++) {
-            float *to = row_of(o->out, r) + m * d, gain = y ? row_of(o->in[3], r)[m] : 0;
+            float *to = cpu_row(o->out, r) + m * d, gain = y ? cpu_row(o->in[3], r)[m] : 0;
             for (int64_t i = 0; i < d; i++) to[i] = y ? gain * y[i] : 0;
             for (int32_t n = 0; n < b->n_in; n++)
                 for (int64_t i = 0; i < d; i++) to[i] += w[n * b->n_out + m] * x[n * d + i];
@@ -249,7 +250,7 @@ static void row_blend(const struct sy_program *p, const struct op *o, int64_t lo
 
 static void row_sample(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
 {
-    for (int64_t r = lo; r < hi; r++) p->token[r] = vec(p)->argmax(row_of(o->in[0], r), p->n_vocab);
+    for (int64_t r = lo; r < hi; r++) p->token[r] = vec(p)->argmax(cpu_row(o->in[0], r), p->n_vocab);
 }
 
 void cpu_row_prepare(const struct sy_program *p, const struct op *o, int64_t lo, int64_t hi)
@@ -266,7 +267,7 @@ static void write_runs(const struct sy_program *p, const struct op *o, int32_t e
         int32_t pos = p->batch->field[SY_POS][r], row = p->batch->field[SY_ROW][r], off = row % p->block_len;
         if ((pos + 1) % every) continue;
         int32_t to = row / p->block_len * o->kv.block_len + pos / every - (pos - off) / every;
-        p->b->kern.attend.write[o->kv.dtype](&o->kv, layer, row_of(o->in[1], r), o->in[1]->ld, NULL, 0, &to, 1);
+        p->b->kern.attend.write[o->kv.dtype](&o->kv, layer, cpu_row(o->in[1], r), o->in[1]->ld, NULL, 0, &to, 1);
     }
 }
 
@@ -278,8 +279,8 @@ void cpu_row_kv_write(const struct sy_program *p, const struct op *o, int64_t lo
         write_runs(p, o, every, layer, lo, hi);
         return;
     }
-    p->b->kern.attend.write[o->kv.dtype](&o->kv, layer, row_of(o->in[1], lo), o->in[1]->ld,
-                                         o->in[2] ? row_of(o->in[2], lo) : NULL, o->in[2] ? o->in[2]->ld : 0,
+    p->b->kern.attend.write[o->kv.dtype](&o->kv, layer, cpu_row(o->in[1], lo), o->in[1]->ld,
+                                         o->in[2] ? cpu_row(o->in[2], lo) : NULL, o->in[2] ? o->in[2]->ld : 0,
                                          p->batch->field[SY_ROW] + lo, (int32_t)(hi - lo));
 }
 
@@ -340,18 +341,16 @@ static void run_product(void *ctx, int64_t item, int32_t thread)
 
 enum { ROW_TILE = 96, ITEMS_PER_THREAD = 6, ROW_CHUNK_MAX = 16 };
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 static void region_product(struct span *s)
 {
     const struct op *o = &s->p->op[s->r->op0];
     int64_t panels = 0, threads = sy_pool_size(s->p->b->pool);
-    for (int i = 0; i < o->w->n_seg; i++) panels += ceil_div(o->w->seg[i].p.n, SY_PANEL);
-    s->n_row = ceil_div(s->rows, ROW_TILE);
-    s->row_chunk = ceil_div(s->rows, s->n_row);
-    int64_t want = ceil_div(ITEMS_PER_THREAD * threads, s->n_row);
-    s->panel_chunk = ceil_div(panels, want);
-    s->n_panel = ceil_div(panels, s->panel_chunk);
+    for (int i = 0; i < o->w->n_seg; i++) panels += sy_ceil_div(o->w->seg[i].p.n, SY_PANEL);
+    s->n_row = sy_ceil_div(s->rows, ROW_TILE);
+    s->row_chunk = sy_ceil_div(s->rows, s->n_row);
+    int64_t want = sy_ceil_div(ITEMS_PER_THREAD * threads, s->n_row);
+    s->panel_chunk = sy_ceil_div(panels, want);
+    s->n_panel = sy_ceil_div(panels, s->panel_chunk);
     sy_pool_run(s->p->b->pool, s->n_row * s->n_panel, run_product, s);
 }
 
@@ -374,9 +373,9 @@ struct sy_attend cpu_attend_item(const struct sy_program *p, const struct op *o,
         .sink = o->vec ? o->vec + (int64_t)index * group : NULL,
         .scale = a->scale,
         .softcap = a->softcap,
-        .q = row_of(o->in[0], w->q0) + (int64_t)index * group * a->d_key,
+        .q = cpu_row(o->in[0], w->q0) + (int64_t)index * group * a->d_key,
         .ldq = o->in[0]->ld,
-        .out = row_of(o->out, w->q0) + (int64_t)index * group * a->d_val,
+        .out = cpu_row(o->out, w->q0) + (int64_t)index * group * a->d_val,
         .ldo = o->out->ld,
     };
     int32_t lo, hi;
@@ -495,16 +494,16 @@ void cpu_run(struct sy_program *p)
     struct span s = {.p = p, .rows = b->n_tok, .chunk = ROW_CHUNK_MAX};
     plan_work(p);
     cpu_plan_chains(p);
-    if (p->n_rope) sy_pool_run(pool, p->n_rope * ceil_div(s.rows, s.chunk), run_rope_tables, &s);
+    if (p->n_rope) sy_pool_run(pool, p->n_rope * sy_ceil_div(s.rows, s.chunk), run_rope_tables, &s);
     for (int i = 0; i < p->n_region; i++) {
         s.r = &p->region[i];
         s.rows = s.r->on_out ? b->n_out : b->n_tok;
         if (s.rows == 0) continue;
         switch (s.r->kind) {
         case REGION_ROWS:
-            s.chunk = ceil_div(s.rows, sy_pool_size(pool));
+            s.chunk = sy_ceil_div(s.rows, sy_pool_size(pool));
             if (s.chunk > ROW_CHUNK_MAX) s.chunk = ROW_CHUNK_MAX;
-            sy_pool_run(pool, ceil_div(s.rows, s.chunk), run_rows, &s);
+            sy_pool_run(pool, sy_ceil_div(s.rows, s.chunk), run_rows, &s);
             break;
         case REGION_PRODUCT: region_product(&s); break;
         case REGION_ATTEND: region_attend(&s); break;

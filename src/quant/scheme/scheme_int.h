@@ -18,4 +18,3 @@ sy_status sy_part_order(const struct sy_parts *, int i, int64_t *odd, struct sy_
 void sy_parts_affine(struct sy_parts *, const char *name, struct sy_affine);
 /* How many stored values a layout's group stands for: scale g of the layout is scale g / this of the file. */
 static inline int64_t sy_parts_spread(const struct sy_parts *p) { return p->group / p->format.affine.group; }
-static inline int64_t sy_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
