@@ -242,7 +242,7 @@ static void put_data(const struct sy_report *r, const char *const *name, size_t 
     sy_jout_close(&j, ']');
     sy_jout_open(&j, "charts", '[');
     for (int c = 0; c < SY_CHART_COUNT; c++) {
-        char id[8];
+        char id[16];
         if (!n_drawn(r, (enum sy_chart)c)) continue;
         snprintf(id, sizeof id, "c%d", c);
         sy_jout_open(&j, NULL, '{');

@@ -16,7 +16,7 @@ struct sim {
     struct sy_card card;
     struct sy_calibration calibration;
     struct sy_prices prices;
-    const char *precision, *chip;
+    const char *precision, *chip, *model; /* texts of rows lie in the arena: these structures end before them */
     int32_t chips;
     double *users;
     size_t n_users;
@@ -116,13 +116,15 @@ static sy_status one_load(struct sim *s, const struct config *c, const struct sy
     return st;
 }
 
+static const char *keep(struct sim *s, const char *text) { return sy_arena_text(&s->a->arena, text, strlen(text)); }
+
 static const char *figures_of(struct sim *s, const struct sy_placed *at)
 {
     const struct sy_band *b = &s->calibration.band[at->reach];
     char text[160];
     if (at->reach == SY_REACH_ROOFLINE) snprintf(text, sizeof text, "simulated; roofline, 2 to 5 times too fast");
     else snprintf(text, sizeof text, "simulated; %s, +-%.0f %%", sy_reach_name(at->reach), 100 * expm1(b->width));
-    return sy_arena_text(&s->a->arena, text, strlen(text));
+    return keep(s, text);
 }
 
 static sy_status one_config(struct sim *s, const struct sy_grid *g, size_t point, struct sy_err *err)
@@ -145,13 +147,13 @@ static sy_status one_config(struct sim *s, const struct sy_grid *g, size_t point
                              .out = out};
     st = sy_plan_place(&where, &at, err);
     if (st) return st;
-    char text[160], series[48];
+    char text[160];
     snprintf(text, sizeof text, "%d x %s, tp %d, dp %d%s, chunk %d, blocks of %d", c.chips, chip.id, where.layout.tp,
              where.layout.dp, where.layout.expert_parallel ? ", ep" : "", c.chunk, c.block_len);
-    snprintf(series, sizeof series, "%s", chip.id);
-    const char *label = sy_arena_text(&s->a->arena, text, strlen(text)), *figures = figures_of(s, &at);
-    const char *name = sy_arena_text(&s->a->arena, series, strlen(series));
-    if (!label || !figures || !name) return sy_fail(err, SY_ENOMEM, "no memory for %zu configurations", g->n_point);
+    const char *label = keep(s, text), *figures = figures_of(s, &at), *name = keep(s, chip.id);
+    const char *framework = at.group ? keep(s, at.group->framework) : NULL;
+    if (!label || !figures || !name || (at.group && !framework))
+        return sy_fail(err, SY_ENOMEM, "no memory for %zu configurations", g->n_point);
     double ctx = in + out, hold = sy_timer_fit(&at.timer, memory_share, ctx).tokens / ctx;
     if (hold < where.layout.dp) {
         fprintf(f, "%s: does not fit: %.1f GB of weights a device of %.0f GB\n", label,
@@ -165,9 +167,9 @@ static sy_status one_config(struct sim *s, const struct sy_grid *g, size_t point
         if (st) break;
         struct sy_sweep_row *r = &s->row[s->n++];
         *r =
-            (struct sy_sweep_row){.says = {.model = s->card.name,
+            (struct sy_sweep_row){.says = {.model = s->model,
                                            .hw = name,
-                                           .framework = at.group ? at.group->framework : NULL,
+                                           .framework = framework,
                                            .precision = s->precision,
                                            .configuration = label,
                                            .figures = figures,
@@ -217,6 +219,7 @@ sy_status sy_sweep_simulated(struct sy_args *a, const struct sy_grid *g, struct 
                        "'systole plan --workload trace:FILE' takes a trace");
     sy_status st = read_backend(&s, err);
     if (!st) st = sy_plan_card(a, &s.card, &s.precision, err);
+    if (!st && !(s.model = keep(&s, s.card.name))) st = sy_fail(err, SY_ENOMEM, "no memory for the model's name");
     if (!st) st = sy_prices_open(&a->app->env, sy_arg_text(a, "tco"), &s.prices, err);
     if (!st)
         st =
