@@ -293,13 +293,14 @@ static void percentiles(const struct sy_summary *v, double *out)
     out[2] = v->p99;
 }
 
-/* As many replicas as the mean rate fills to four fifths; the trace decides whether that was enough. */
+/* As many replicas as were asked for, or as the mean rate fills to four fifths; the trace decides whether that was
+ * enough. */
 static sy_status simulate_trace(struct search *s, struct sy_candidate *c, struct sy_sim_seen *seen)
 {
     const struct sy_plan_opt *o = s->o;
     double rate = (double)o->trace->n / (o->trace_s > 1 ? o->trace_s : 1);
     double capacity = c->metric[SY_METRIC_TPUT] * c->timer.layout.chips / (o->in + o->out);
-    c->n_replica = (int32_t)ceil(rate / (0.8 * capacity));
+    c->n_replica = o->n_replica > 0 ? o->n_replica : (int32_t)ceil(rate / (0.8 * capacity));
     if (c->n_replica < 1) c->n_replica = 1;
     struct sy_sim_opt so = {.timer = &c->timer,
                             .n_replica = c->n_replica,

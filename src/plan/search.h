@@ -33,6 +33,7 @@ struct sy_plan_opt {
     const struct sy_workload *trace; /* NULL: none; in and out are then its means, users those of a replica at most */
     double trace_s;                  /* from its first arrival to its last */
     int32_t trace_ctx;               /* its longest conversation */
+    int32_t n_replica;               /* that share the trace; 0: as many as its mean rate fills to four fifths */
     struct sy_slo slo;
     double memory_share;
     int32_t n_simulate; /* candidates to simulate; 0: none */

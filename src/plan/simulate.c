@@ -1,6 +1,7 @@
 #include "plan/simulate.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "backend/sim/sim.h"
@@ -16,9 +17,9 @@ struct user { /* a session on its way, and the request it waits for */
     int32_t rank; /* of all replicas */
     double asked_s, first_s, last_s;
     int32_t n_out, n_prompt;
-    uint64_t wake_ns;    /* when its next turn is asked */
-    uint64_t history[2]; /* seed and length of all that was said before */
-    struct user *next;   /* of the free ones; of those whose turn ended in this step */
+    uint64_t wake_ns;  /* when its next turn is asked */
+    int64_t n_said;    /* tokens that were said before and are kept */
+    struct user *next; /* of the free ones; of those whose turn ended in this step */
 };
 struct rank {
     struct sy_engine *engine;
@@ -50,6 +51,7 @@ struct sim {
     int32_t *idle; /* replicas without a step that may have something to do now */
     int32_t n_idle;
     int32_t *prompt;
+    bool prefix_cache; /* it is on, and could find something */
     int32_t next_rank;
     struct sy_samples ttft, tpot, e2e;
     struct sy_sim_seen seen;
@@ -156,27 +158,32 @@ static void on_event(void *ctx, const struct sy_event *ev)
     s->finished = u;
 }
 
-/* The tokens of a turn's prompt: what was said before, as one piece that only this session shares with itself, and
- * its own pieces. Without a prefix cache nobody looks at them. */
-static void write_prompt(struct sim *s, const struct user *u, const struct sy_turn *t)
+/* The last n_keep tokens of what a session said before its turn, answers being token 0 as the backend has them, and
+ * what is new in it. Without a prefix cache nobody looks at them. */
+static void write_prompt(struct sim *s, const struct user *u, int64_t n_keep)
 {
-    if (!s->o->prefix_cache) return;
-    int32_t at = 0;
-    for (uint64_t i = 0; i < u->history[1]; i++) s->prompt[at++] = (int32_t)(sy_rng_u64(u->history[0], i) % N_VOCAB);
-    for (size_t p = 0; p < t->n_piece; p++)
-        for (int32_t i = 0; i < t->piece[p].n_tok; i++)
-            s->prompt[at++] = (int32_t)(sy_rng_u64(t->piece[p].seed, (uint64_t)i) % N_VOCAB);
+    if (!s->prefix_cache) return;
+    int64_t at = n_keep;
+    for (size_t k = 0; k < u->turn; k++) at -= (int64_t)u->session->turn[k].n_in + u->session->turn[k].n_out;
+    for (size_t k = 0; k <= u->turn; k++) {
+        const struct sy_turn *t = &u->session->turn[k];
+        for (size_t p = 0; p < t->n_piece; p++)
+            for (int32_t i = 0; i < t->piece[p].n_tok; i++, at++)
+                if (at >= 0) s->prompt[at] = (int32_t)(sy_rng_u64(t->piece[p].seed, (uint64_t)i) % N_VOCAB);
+        for (int32_t i = 0; i < t->n_out && k < u->turn; i++, at++)
+            if (at >= 0) s->prompt[at] = 0;
+    }
 }
 
 static void ask(struct sim *s, struct user *u)
 {
     const struct sy_turn *t = &u->session->turn[u->turn];
-    int64_t n_prompt = (int64_t)u->history[1] + t->n_in;
+    int64_t n_prompt = u->n_said + t->n_in;
     if (n_prompt < 1) n_prompt = 1;
     if (n_prompt + t->n_out > s->o->ctx_len) { /* the oldest of what was said is forgotten */
         int64_t keep = s->o->ctx_len - t->n_out - t->n_in;
-        u->history[1] = keep > 0 ? (uint64_t)keep : 0;
-        n_prompt = (int64_t)u->history[1] + t->n_in;
+        u->n_said = keep > 0 ? keep : 0;
+        n_prompt = u->n_said + t->n_in;
     }
     u->rank = choose_rank(s);
     u->n_prompt = (int32_t)n_prompt;
@@ -184,12 +191,12 @@ static void ask(struct sim *s, struct user *u)
     u->n_out = 0;
     u->asked_s = 1e-9 * (double)s->now;
     struct rank *r = &s->rank[u->rank];
-    write_prompt(s, u, t);
+    write_prompt(s, u, u->n_said);
     struct sy_request q = {.prompt = s->prompt,
                            .n_prompt = fresh < 1 ? 1 : fresh,
                            .n_max = steps_of(s, t->n_out),
                            .ignore_eos = true,
-                           .no_cache_read = !s->o->prefix_cache,
+                           .no_cache_read = !s->prefix_cache,
                            .sampling = {.n_logprob = -1},
                            .on_event = on_event,
                            .ctx = u};
@@ -220,8 +227,7 @@ static void finish_turn(struct sim *s, struct user *u)
     s->seen.in_tok += u->n_prompt;
     s->seen.out_tok += t->n_out;
     s->seen.n_request++;
-    u->history[0] = sy_rng_u64(s->o->seed ^ 0x5e55, (uint64_t)(u->session - s->w->session));
-    u->history[1] = (uint64_t)(u->n_prompt + t->n_out);
+    u->n_said = u->n_prompt + t->n_out;
     if (++u->turn < u->session->n_turn) {
         u->wake_ns = s->now + u->session->turn[u->turn].delay_ns;
         wake_later(s, u);
@@ -391,7 +397,7 @@ static sy_status open_rank(struct sim *s, struct rank *r)
                                .score_row_max = 1,
                                .wait_max = INT32_MAX,
                                .scheduling = o->scheduling,
-                               .no_prefix_cache = !o->prefix_cache};
+                               .no_prefix_cache = !s->prefix_cache};
     if (o->memory_share > 0) {
         if (fit.room <= 0)
             return sy_fail(s->err, SY_ENOMEM, "%.1f GB of weights do not fit a device of %.1f GB", fit.weights / 1e9,
@@ -405,6 +411,34 @@ static sy_status open_rank(struct sim *s, struct rank *r)
     sy_status st = sy_sim_rank_new(&s->env, rows, N_VOCAB, &b.backend, s->err);
     r->backend = b.backend;
     return st ? st : sy_engine_new_bare(&s->env, &eo, &b, &r->engine, s->err);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Whether any two prompts can begin alike: turns of a session do, and those whose first pieces are the same. Where
+ * none do, a prefix cache changes nothing but the time that it takes to fill it. */
+static sy_status look_for_prefixes(struct sim *s)
+{
+    const struct sy_workload *w = s->w;
+    s->prefix_cache = s->o->prefix_cache;
+    if (!s->prefix_cache || w->n == 0) return SY_OK;
+    uint64_t *first = sy_new_array(s->outer, w->n, sizeof *first);
+    if (!first) return sy_fail(s->err, SY_ENOMEM, "no memory to simulate %zu sessions", w->n);
+    bool alike = false;
+    for (size_t i = 0; i < w->n; i++) {
+        const struct sy_turn *t = w->session[i].turn;
+        first[i] = t->n_piece ? t->piece[0].seed : 0;
+        alike |= w->session[i].n_turn > 1;
+    }
+    if (!alike) qsort(first, w->n, sizeof *first, by_value);
+    for (size_t i = 1; i < w->n && !alike; i++) alike = first[i] == first[i - 1];
+    sy_delete(s->outer, first);
+    s->prefix_cache = alike;
+    return SY_OK;
 }
 
 static sy_status open_all(struct sim *s)
@@ -431,7 +465,7 @@ static sy_status open_all(struct sim *s)
         s->user[i].next = s->free_user;
         s->free_user = &s->user[i];
     }
-    sy_status st = SY_OK;
+    sy_status st = look_for_prefixes(s);
     for (size_t i = 0; i < n_rank && !st; i++) st = open_rank(s, &s->rank[i]);
     return st;
 }

@@ -36,6 +36,7 @@ def test_usage():
     refused(2, "plan", *CARD, "--chip", "b200", "--precision", "q4", says="q4")
     refused(2, "plan", *CARD, "--chip", "b200", "--afd", "4", says="A+F")
     refused(2, "plan", *CARD, "-m", "x.gguf", "--chip", "b200", says="both")
+    refused(2, "plan", *CARD, "--chip", "b200", "--replicas", "3", says=("--replicas", "trace:FILE"))
     refused(2, "plan", *CARD, "--chip", "tpu_v5e", says=("external", "tpu_v5e"))  # no price on the list
     assert "chips/b200.json" in plan("list") and "prices/external.json" in plan("list")
 

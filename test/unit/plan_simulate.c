@@ -166,12 +166,44 @@ static void sessions(void **state)
     o.users = 0;
     o.prefix_cache = true;
     struct sy_sim_seen s = run(&o, &w);
+    assert_true(s.cached_tok == 576); /* of 600 and the answer's 20, in whole blocks whose last token is computed */
     assert_true(s.n_request == 3 && s.in_tok == 600 + 670 + 100 && s.out_tok == 45);
     assert_true(s.seconds > 3 && s.seconds < 4);
     assert_true(s.ttft.max < 0.5); /* pauses are the user's, not ours */
     o.prefix_cache = false;
     assert_true(run(&o, &w).cached_tok == 0);
     sy_workload_release(&w);
+}
+
+/* Prompts that begin alike are found in the cache, also those of others; a session that outgrows the context forgets
+ * its beginning, and what is cached of it. */
+static void prefixes(void **state)
+{
+    (void)state;
+    static const char same[] = "{\"timestamp\":0,\"input_length\":500,\"output_length\":2,\"hash_ids\":[7]}\n"
+                               "{\"timestamp\":900,\"input_length\":500,\"output_length\":2,\"hash_ids\":[7]}\n";
+    static const char other[] = "{\"timestamp\":0,\"input_length\":500,\"output_length\":2,\"hash_ids\":[7]}\n"
+                                "{\"timestamp\":900,\"input_length\":500,\"output_length\":2,\"hash_ids\":[8]}\n";
+    static const char grown[] = "{\"timestamp\":0,\"turns\":[{\"input_length\":600,\"output_length\":20},"
+                                "{\"input_length\":300,\"output_length\":20}]}\n";
+    static const struct {
+        const char *text;
+        double cached;
+    } cases[] = {{same, 448}, {other, 0}, {grown, 0}};
+    struct sy_timer t =
+        timer_of("h200", "llama-3.1-8b",
+                 (struct sy_sharding){.chips = 1, .tp = 1, .dp = 1, .pp = 1, .expert_parallel = false});
+    struct sy_sim_opt o = usual(&t, 4);
+    o.users = 0;
+    o.prefix_cache = true;
+    o.ctx_len = 700;
+    for (size_t i = 0; i < SY_COUNT(cases); i++) {
+        struct sy_workload w;
+        struct sy_err err = {0};
+        if (sy_workload_trace(env(), cases[i].text, strlen(cases[i].text), 1, &w, &err)) fail_msg("%s", err.msg);
+        assert_true(run(&o, &w).cached_tok == cases[i].cached);
+        sy_workload_release(&w);
+    }
 }
 
 static void too_small(void **state)
@@ -205,7 +237,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_request), cmocka_unit_test(conserves), cmocka_unit_test(closed_form),
-        cmocka_unit_test(sessions),    cmocka_unit_test(too_small), cmocka_unit_test(promises),
+        cmocka_unit_test(sessions),    cmocka_unit_test(prefixes),  cmocka_unit_test(too_small),
+        cmocka_unit_test(promises),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

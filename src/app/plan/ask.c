@@ -182,6 +182,9 @@ sy_status sy_asked_read(struct sy_asked *p, struct sy_err *err)
     if (!st) st = read_workload(p, err);
     if (!st) st = read_chips(p, err);
     if (!st) st = read_afd(p, err);
+    if (!st && !p->o.trace && sy_arg_given(a, "replicas"))
+        st = sy_fail(err, SY_EARG, "--replicas: expected --workload trace:FILE, which they share, found '%.40s'",
+                     sy_arg_text(a, "workload"));
     if (!st) st = sy_slo_parse(sy_arg_text(a, "slo"), &p->o.slo, err);
     if (!st)
         st = sy_bench_list(a, "concurrency", sy_arg_text(a, "concurrency"), 1, 1 << 20, true, &users, &p->o.n_users,
@@ -199,6 +202,7 @@ sy_status sy_asked_read(struct sy_asked *p, struct sy_err *err)
     p->o.dp = (int32_t)sy_arg_int(a, "dp-attention");
     p->o.pp = (int32_t)sy_arg_int(a, "pp");
     p->o.chunk = (int32_t)sy_arg_int(a, "chunk");
+    p->o.n_replica = (int32_t)sy_arg_int(a, "replicas");
     p->o.memory_share = sy_arg_num(a, "memory-share");
     p->o.n_simulate = (int32_t)sy_arg_int(a, "simulate");
     p->o.seed = (uint64_t)sy_arg_int(a, "seed");
