@@ -76,6 +76,18 @@ void sy_buf_utf8(struct sy_buf *b, uint32_t c)
     sy_buf_add(b, u, n);
 }
 
+void sy_buf_base64(struct sy_buf *b, const void *bytes, size_t n)
+{
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const unsigned char *s = bytes;
+    for (size_t i = 0; i < n; i += 3) {
+        uint32_t v = (uint32_t)s[i] << 16 | (i + 1 < n ? (uint32_t)s[i + 1] << 8 : 0) | (i + 2 < n ? s[i + 2] : 0);
+        char u[4] = {digit[v >> 18], digit[v >> 12 & 63], i + 1 < n ? digit[v >> 6 & 63] : '=',
+                     i + 2 < n ? digit[v & 63] : '='};
+        sy_buf_add(b, u, 4);
+    }
+}
+
 void sy_buf_printf(struct sy_buf *b, const char *fmt, ...)
 {
     va_list ap, again;

@@ -306,18 +306,6 @@ static void add_generation(const struct sy_call *c, struct sy_buf *b)
     sy_buf_char(b, '}');
 }
 
-/* RFC 4648, section 4. */
-static void add_base64(const unsigned char *s, size_t n, struct sy_buf *b)
-{
-    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for (size_t i = 0; i < n; i += 3) {
-        uint32_t v = (uint32_t)s[i] << 16 | (i + 1 < n ? (uint32_t)s[i + 1] << 8 : 0) | (i + 2 < n ? s[i + 2] : 0);
-        char u[4] = {digit[v >> 18], digit[v >> 12 & 63], i + 1 < n ? digit[v >> 6 & 63] : '=',
-                     i + 2 < n ? digit[v & 63] : '='};
-        sy_buf_add(b, u, 4);
-    }
-}
-
 static void add_vector(const struct sy_call *c, const double *v, struct sy_buf *b)
 {
     int32_t n = c->ask.dimensions ? (int32_t)c->ask.dimensions : c->service->limits.d_model;
@@ -336,7 +324,7 @@ static void add_vector(const struct sy_call *c, const double *v, struct sy_buf *
         memcpy(some + at, &f, sizeof f);
         at += sizeof f;
         if (at < sizeof some && i + 1 < n) continue;
-        add_base64(some, at, b);
+        sy_buf_base64(b, some, at);
         at = 0;
     }
     sy_buf_char(b, c->ask.base64 ? '"' : ']');

@@ -1,0 +1,344 @@
+/* attend.c - ragged paged attention. A tile's rows are its tokens times the queries of a key head. The text's order
+ * is the order of work: products of all heads of a group, then all maxima, all exponentials, all products with the
+ * values, since the compiler does not interleave by itself and each step has some hundred cycles of latency. */
+#include <math.h>
+
+#include "backend/pjrt/mosaic/kernels.h"
+
+#define NEVER (-1.0e30) /* a masked score: finite, so that nothing but masked ones leaves no NaN */
+#define LOG2E 1.4426950408889634
+enum { SUMS = 128 }; /* a row's sum is kept in as many parts, and added up once */
+
+struct attend {
+    struct mosaic *m;
+    const struct mo_attend *a;
+    int table, start, ctx, live, q, k, v, out;          /* operands */
+    int qbuf, kbuf, vbuf, obuf, qsem, ksem, vsem, osem; /* scratch */
+    int none, zero_acc, zero_score;
+    int32_t keys, rows; /* of a fetch, of a tile */
+    struct mo_type score, acc, column;
+};
+struct work { /* one tile: i32 values */
+    int seq, token, pos, block, n_block, n_fetch, n_tile;
+};
+struct head { /* what is carried from fetch to fetch: maximum [rows, 1], sums [rows, SUMS], values [rows, d] */
+    int max, sum, acc;
+};
+
+static int op(struct attend *x, const char *name, int a, int b) { return mo_binary(x->m, name, a, b); }
+static int add(struct attend *x, int a, int b) { return op(x, "arith.addi", a, b); }
+static int sub(struct attend *x, int a, int b) { return op(x, "arith.subi", a, b); }
+static int num(struct attend *x, int32_t n) { return mo_i32(x->m, n); }
+
+static int log2_of(int32_t n)
+{
+    int k = 0;
+    while ((1 << k) < n) k++;
+    sy_assert(1 << k == n);
+    return k;
+}
+
+/* a / n of numbers that are not negative, n a power of two. */
+static int over(struct attend *x, int a, int32_t n)
+{
+    return n > 1 ? op(x, "arith.shrsi", a, num(x, log2_of(n))) : a;
+}
+static int over_up(struct attend *x, int a, int32_t n) { return n > 1 ? over(x, add(x, a, num(x, n - 1)), n) : a; }
+static int times(struct attend *x, int a, int32_t n) { return n > 1 ? op(x, "arith.muli", a, num(x, n)) : a; }
+
+static void declare(struct attend *x)
+{
+    struct mosaic *m = x->m;
+    const struct mo_attend *a = x->a;
+    int32_t width = a->n_kv * a->d;
+    x->table = mo_prefetch(m, a->n_seq * a->n_table);
+    x->start = mo_prefetch(m, a->n_seq + 1);
+    x->ctx = mo_prefetch(m, a->n_seq);
+    x->live = mo_prefetch(m, 1);
+    struct mo_type query = MO_TYPE(MO_HBM, MO_BF16, a->n_tok + a->tile, a->n_kv, a->g, a->d);
+    x->q = mo_input(m, query);
+    x->k = mo_input(m, MO_TYPE(MO_HBM, MO_BF16, a->n_block, a->block_len, width));
+    x->v = mo_input(m, MO_TYPE(MO_HBM, MO_BF16, a->n_block, a->block_len, width));
+    x->out = mo_output(m, query);
+    x->qbuf = mo_scratch(m, MO_TYPE(MO_VMEM, MO_BF16, 2, a->tile, a->n_kv, a->g, a->d));
+    x->kbuf = mo_scratch(m, MO_TYPE(MO_VMEM, MO_BF16, a->slots, a->fetch, a->block_len, width));
+    x->vbuf = mo_scratch(m, MO_TYPE(MO_VMEM, MO_BF16, a->slots, a->fetch, a->block_len, width));
+    x->obuf = mo_scratch(m, MO_TYPE(MO_VMEM, MO_BF16, a->tile, a->n_kv, a->g, a->d));
+    x->qsem = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, 2));
+    x->ksem = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, a->slots));
+    x->vsem = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, a->slots));
+    x->osem = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, 1));
+    x->keys = a->fetch * a->block_len;
+    x->rows = a->tile * a->g;
+    x->score = MO_VEC(MO_F32, x->rows, x->keys);
+    x->acc = MO_VEC(MO_F32, x->rows, a->d);
+    x->column = MO_VEC(MO_F32, x->rows, 1);
+    x->none = mo_splat(m, x->score, NEVER);
+    x->zero_acc = mo_splat(m, x->acc, 0);
+    x->zero_score = mo_splat(m, x->score, 0);
+}
+
+/* ---- what there is to do ----------------------------------------------------------------------------------------
+ */
+
+static struct work work_of(struct attend *x, int seq, int tile)
+{
+    const struct mo_attend *a = x->a;
+    struct work w = {.seq = seq};
+    int first = mo_get(x->m, x->start, seq), end = mo_get(x->m, x->start, add(x, seq, num(x, 1)));
+    int ctx = mo_get(x->m, x->ctx, seq);
+    w.token = add(x, first, times(x, tile, a->tile));
+    int after = op(x, "arith.minsi", add(x, w.token, num(x, a->tile)), end);
+    w.pos = sub(x, ctx, sub(x, end, w.token)); /* of the tile's first token */
+    int last = sub(x, ctx, add(x, sub(x, end, after), num(x, 1)));
+    w.block = num(x, 0);
+    if (a->window > 0)
+        w.block = over(x, op(x, "arith.maxsi", sub(x, w.pos, num(x, a->window - 1)), num(x, 0)), a->block_len);
+    w.n_block = add(x, sub(x, over(x, last, a->block_len), w.block), num(x, 1));
+    w.n_fetch = over_up(x, w.n_block, a->fetch);
+    w.n_tile = over_up(x, sub(x, end, first), a->tile);
+    return w;
+}
+
+/* ---- transfers --------------------------------------------------------------------------------------------------
+ */
+
+static int blocks_of(struct attend *x, const struct work *w, int fetch)
+{
+    int first = times(x, fetch, x->a->fetch);
+    return op(x, "arith.minsi", sub(x, w->n_block, first), num(x, x->a->fetch));
+}
+
+/* Asks for the blocks of a tile's fetch. What no block is written to in a slot's first use is cleared: a masked key
+ * has weight 0, but 0 times whatever the memory held may be NaN. */
+static void fetch_start(struct attend *x, const struct work *w, int fetch, int count)
+{
+    struct mosaic *m = x->m;
+    const struct mo_attend *a = x->a;
+    int n = blocks_of(x, w, fetch), slot = op(x, "arith.remsi", count, num(x, a->slots));
+    int place = add(x, add(x, times(x, w->seq, a->n_table), w->block), times(x, fetch, a->fetch));
+    int ksem = MO_AT(m, x->ksem, slot), vsem = MO_AT(m, x->vsem, slot);
+    int i = mo_for(m, num(x, 0), n, NULL, 0);
+    int block = mo_get(m, x->table, add(x, place, i));
+    mo_copy_start(m, MO_AT(m, x->k, block), MO_AT(m, x->kbuf, slot, i), ksem);
+    mo_copy_start(m, MO_AT(m, x->v, block), MO_AT(m, x->vbuf, slot, i), vsem);
+    mo_for_end(m, NULL, NULL, 0);
+    mo_if(m, mo_compare(m, "slt", count, num(x, a->slots)));
+    i = mo_for(m, n, num(x, a->fetch), NULL, 0);
+    int zero = mo_splat(m, MO_VEC(MO_BF16, 1, 1, a->block_len, a->n_kv * a->d), 0);
+    mo_store(m, x->vbuf, (const int[]){slot, i, -1, -1}, zero);
+    mo_for_end(m, NULL, NULL, 0);
+    mo_if_end(m);
+}
+
+/* One wait for all of a fetch's bytes. */
+static void fetch_wait(struct attend *x, int array, int buffer, int sems, int slot, int n)
+{
+    struct mosaic *m = x->m;
+    int to = mo_span_of(m, MO_AT(m, buffer, slot), num(x, 0), n);
+    mo_copy_wait(m, mo_span_of(m, array, num(x, 0), n), to, MO_AT(m, sems, slot));
+}
+
+static int query_part(struct attend *x, int token) { return mo_span(x->m, x->q, token, x->a->tile); }
+
+static void query_start(struct attend *x, const struct work *w, int slot)
+{
+    mo_copy_start(x->m, query_part(x, w->token), MO_AT(x->m, x->qbuf, slot), MO_AT(x->m, x->qsem, slot));
+}
+
+static void query_wait(struct attend *x, int slot)
+{
+    mo_copy_wait(x->m, query_part(x, num(x, 0)), MO_AT(x->m, x->qbuf, slot), MO_AT(x->m, x->qsem, slot));
+}
+
+static void out_wait(struct attend *x)
+{
+    mo_copy_wait(x->m, x->obuf, mo_span(x->m, x->out, num(x, 0), x->a->tile), MO_AT(x->m, x->osem, num(x, 0)));
+}
+
+/* ---- arithmetic of one fetch ------------------------------------------------------------------------------------
+ */
+
+static int keys_of(struct attend *x, int buffer, int slot, int32_t head)
+{
+    const struct mo_attend *a = x->a;
+    const int at[] = {slot, -1, -1, num(x, head * a->d)};
+    int v = mo_load(x->m, buffer, at, MO_VEC(MO_BF16, 1, a->fetch, a->block_len, a->d));
+    return MO_RESHAPE(x->m, v, x->keys, a->d);
+}
+
+/* Which keys (columns, the first at position key0) each row sees. */
+static int mask_of(struct attend *x, const struct work *w, int key0)
+{
+    struct mosaic *m = x->m;
+    struct mo_type whole = x->score;
+    whole.elem = MO_I32;
+    int key = mo_iota(m, whole, 1), limit = mo_broadcast(m, sub(x, w->pos, key0), whole);
+    if (x->a->tile > 1) {
+        int row = op(x, "arith.shrsi", mo_iota(m, whole, 0), mo_splat(m, whole, log2_of(x->a->g)));
+        limit = add(x, limit, row);
+    }
+    int mask = mo_compare(m, "sle", key, limit);
+    if (x->a->window <= 0) return mask;
+    int low = op(x, "arith.subi", limit, mo_splat(m, whole, x->a->window));
+    return op(x, "arith.andi", mask, mo_compare(m, "sgt", key, low));
+}
+
+/* Scores in powers of two, masked. */
+static int scores(struct attend *x, int q, int slot, int32_t head, int mask)
+{
+    struct mosaic *m = x->m;
+    const struct mo_attend *a = x->a;
+    int s = mo_product(m, q, keys_of(x, x->kbuf, slot, head), true, x->zero_score);
+    double scale = (double)a->scale;
+    if (a->softcap > 0) {
+        s = op(x, "arith.mulf", s, mo_splat(m, x->score, scale / (double)a->softcap));
+        s = mo_unary(m, "math.tanh", s);
+        scale = (double)a->softcap;
+    }
+    s = op(x, "arith.mulf", s, mo_splat(m, x->score, scale * LOG2E));
+    return mo_select(m, mask, s, x->none);
+}
+
+static int parts_of(struct attend *x, int p)
+{
+    int sum = -1;
+    for (int32_t from = 0; from < x->keys; from += SUMS) {
+        int part = mo_columns(x->m, p, from, SUMS);
+        sum = sum < 0 ? part : op(x, "arith.addf", sum, part);
+    }
+    return sum;
+}
+
+static void one_fetch(struct attend *x, const struct work *w, const int *q, int fetch, int slot, struct head *head)
+{
+    struct mosaic *m = x->m;
+    const struct mo_attend *a = x->a;
+    struct mo_type sums = MO_VEC(MO_F32, x->rows, SUMS);
+    int n = blocks_of(x, w, fetch), s[MO_CARRY_MAX], p[MO_CARRY_MAX], max[MO_CARRY_MAX], keep[MO_CARRY_MAX];
+    int y[MO_CARRY_MAX], block = add(x, w->block, times(x, fetch, a->fetch));
+    int mask = mask_of(x, w, times(x, block, a->block_len));
+    fetch_wait(x, x->k, x->kbuf, x->ksem, slot, n);
+    fetch_wait(x, x->v, x->vbuf, x->vsem, slot, n); /* here: a wait further down keeps work from moving past it */
+    for (int32_t h0 = 0; h0 < a->n_kv; h0 += a->heads) {
+        int32_t h1 = h0 + a->heads < a->n_kv ? h0 + a->heads : a->n_kv;
+        for (int32_t h = h0; h < h1; h++) s[h] = scores(x, q[h], slot, h, mask);
+        for (int32_t h = h0; h < h1; h++) max[h] = mo_reduce(m, "maximumf", s[h], 1);
+        for (int32_t h = h0; h < h1; h++) {
+            max[h] = op(x, "arith.maximumf", head[h].max, max[h]);
+            p[h] = mo_unary(m, "math.exp2", op(x, "arith.subf", s[h], mo_broadcast(m, max[h], x->score)));
+            keep[h] = mo_unary(m, "math.exp2", op(x, "arith.subf", head[h].max, max[h]));
+        }
+        for (int32_t h = h0; h < h1; h++) {
+            int v = keys_of(x, x->vbuf, slot, h);
+            y[h] = mo_product(m, mo_convert(m, p[h], MO_BF16), v, false, x->zero_acc);
+        }
+        for (int32_t h = h0; h < h1; h++) {
+            int sum = op(x, "arith.mulf", mo_broadcast(m, keep[h], sums), head[h].sum);
+            int acc = op(x, "arith.mulf", mo_broadcast(m, keep[h], x->acc), head[h].acc);
+            head[h].sum = op(x, "arith.addf", sum, parts_of(x, p[h]));
+            head[h].acc = op(x, "arith.addf", acc, y[h]);
+            head[h].max = max[h];
+        }
+    }
+}
+
+/* ---- loops ------------------------------------------------------------------------------------------------------
+ */
+
+/* Asks for what comes after a fetch: the tile's next, or the first of the next tile or sequence, with its queries. */
+static void next_start(struct attend *x, const struct work *w, int tile, int fetch, int count, int items)
+{
+    struct mosaic *m = x->m;
+    int zero = num(x, 0), fetch1 = add(x, fetch, num(x, 1)), tile1 = add(x, tile, num(x, 1));
+    int same = mo_compare(m, "slt", fetch1, w->n_fetch);
+    int more = x->a->tile > 1 ? mo_compare(m, "slt", tile1, w->n_tile) : -1;
+    int tile2 = more < 0 ? zero : mo_select(m, more, tile1, zero), seq1 = add(x, w->seq, num(x, 1));
+    int seq2 = more < 0 ? seq1 : mo_select(m, more, w->seq, seq1);
+    int seq = mo_select(m, same, w->seq, seq2);
+    int is = mo_compare(m, "slt", seq, mo_get(m, x->live, zero));
+    mo_if(m, is);
+    struct work then = work_of(x, seq, mo_select(m, same, tile, tile2));
+    fetch_start(x, &then, mo_select(m, same, fetch1, zero), add(x, count, num(x, 1)));
+    mo_if(m, mo_compare(m, "sge", fetch1, w->n_fetch));
+    query_start(x, &then, op(x, "arith.andi", add(x, items, num(x, 1)), num(x, 1)));
+    mo_if_end(m);
+    mo_if_end(m);
+}
+
+static void finish_tile(struct attend *x, const struct work *w, const struct head *head, int items)
+{
+    struct mosaic *m = x->m;
+    const struct mo_attend *a = x->a;
+    int y[MO_CARRY_MAX];
+    for (int32_t h = 0; h < a->n_kv; h++) {
+        int sum = mo_broadcast(m, mo_reduce(m, "add", head[h].sum, 1), x->acc);
+        y[h] = mo_convert(m, op(x, "arith.divf", head[h].acc, sum), MO_BF16);
+    }
+    mo_if(m, mo_compare(m, "sgt", items, num(x, 0))); /* tiles overlap: one is written after the other */
+    out_wait(x);
+    mo_if_end(m);
+    for (int32_t h = 0; h < a->n_kv; h++)
+        mo_store(m, x->obuf, (const int[]){-1, num(x, h), -1, -1}, MO_RESHAPE(m, y[h], a->tile, 1, a->g, a->d));
+    mo_copy_start(m, x->obuf, mo_span(m, x->out, w->token, a->tile), MO_AT(m, x->osem, num(x, 0)));
+}
+
+/* All fetches of one tile; count and items: fetches and tiles before it. Returns the fetches then. */
+static int one_tile(struct attend *x, int seq, int tile, int count, int items)
+{
+    struct mosaic *m = x->m;
+    const struct mo_attend *a = x->a;
+    struct work w = work_of(x, seq, tile);
+    int q[MO_CARRY_MAX], carry[MO_CARRY_MAX], n = 3 * a->n_kv, slot = op(x, "arith.andi", items, num(x, 1));
+    struct head head[MO_CARRY_MAX];
+    query_wait(x, slot);
+    for (int32_t h = 0; h < a->n_kv; h++) {
+        const int at[] = {slot, -1, num(x, h), -1, -1};
+        q[h] = MO_RESHAPE(m, mo_load(m, x->qbuf, at, MO_VEC(MO_BF16, 1, a->tile, 1, a->g, a->d)), x->rows, a->d);
+        carry[3 * h] = mo_splat(m, x->column, NEVER);
+        carry[3 * h + 1] = mo_splat(m, MO_VEC(MO_F32, x->rows, SUMS), 0);
+        carry[3 * h + 2] = x->zero_acc;
+    }
+    int fetch = mo_for(m, num(x, 0), w.n_fetch, carry, n), now = add(x, count, fetch);
+    for (int32_t h = 0; h < a->n_kv; h++) head[h] = (struct head){carry[3 * h], carry[3 * h + 1], carry[3 * h + 2]};
+    next_start(x, &w, tile, fetch, now, items);
+    one_fetch(x, &w, q, fetch, op(x, "arith.remsi", now, num(x, a->slots)), head);
+    for (int32_t h = 0; h < a->n_kv; h++) {
+        carry[3 * h] = head[h].max;
+        carry[3 * h + 1] = head[h].sum;
+        carry[3 * h + 2] = head[h].acc;
+    }
+    mo_for_end(m, carry, carry, n);
+    for (int32_t h = 0; h < a->n_kv; h++) head[h] = (struct head){carry[3 * h], carry[3 * h + 1], carry[3 * h + 2]};
+    finish_tile(x, &w, head, items);
+    return add(x, count, w.n_fetch);
+}
+
+void mo_attend(struct mosaic *m, const struct mo_attend *a)
+{
+    struct attend x = {.m = m, .a = a};
+    sy_assert(3 * a->n_kv <= MO_CARRY_MAX && a->slots >= 2 && a->fetch * a->block_len % SUMS == 0 && a->d % 128 == 0);
+    declare(&x);
+    int zero = num(&x, 0), live = mo_get(m, x.live, zero), carry[2] = {zero, zero};
+    int any = mo_compare(m, "sgt", live, zero);
+    mo_if(m, any);
+    struct work first = work_of(&x, zero, zero);
+    fetch_start(&x, &first, zero, zero);
+    query_start(&x, &first, zero);
+    mo_if_end(m);
+    int seq = mo_for(m, zero, live, carry, 2);
+    if (a->tile == 1) {
+        int count = one_tile(&x, seq, zero, carry[0], carry[1]);
+        carry[1] = add(&x, carry[1], num(&x, 1));
+        carry[0] = count;
+    } else {
+        struct work w = work_of(&x, seq, zero);
+        int tile = mo_for(m, zero, w.n_tile, carry, 2);
+        int count = one_tile(&x, seq, tile, carry[0], carry[1]);
+        mo_for_end(m, (const int[]){count, add(&x, carry[1], num(&x, 1))}, carry, 2);
+    }
+    mo_for_end(m, carry, carry, 2);
+    mo_if(m, any);
+    out_wait(&x);
+    mo_if_end(m);
+}

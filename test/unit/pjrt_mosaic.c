@@ -1,0 +1,242 @@
+/* Kernels for TPUs, run by an interpreter that knows when a transfer has arrived: against a double precision
+ * reference on ragged shapes, exact multiples of a block and of a fetch among them; and kernels with a mistake
+ * planted, which must be found. */
+#include "mosaic_interp.h"
+
+#include "backend/pjrt/mosaic/kernels.h"
+#include "base/rng.h"
+
+static float dice(uint64_t *seed) /* -1 .. 1, as bf16 holds it */
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return in_round(IN_BF16, (float)((double)(*seed >> 40) / 8388608.0 - 1));
+}
+
+static float *numbers(int64_t n, uint64_t seed)
+{
+    float *x = malloc((size_t)n * sizeof *x + 1);
+    for (int64_t i = 0; i < n; i++) x[i] = dice(&seed);
+    return x;
+}
+
+/* ---- attention --------------------------------------------------------------------------------------------------
+ */
+
+enum { SEQ_MAX = 8 };
+struct case_of {
+    struct mo_attend a;
+    int32_t n_new[SEQ_MAX],
+        ctx[SEQ_MAX]; /* tokens of the step and length with them, of each sequence; 0: none more */
+};
+struct attend_data {
+    struct mo_attend a;
+    int32_t live, n_tok;
+    float *table, *start, *ctx, *live_field, *q, *k, *v;
+};
+
+static struct attend_data attend_data(const struct case_of *c)
+{
+    struct attend_data d = {.a = c->a};
+    struct mo_attend *a = &d.a;
+    while (d.live < a->n_seq && c->n_new[d.live]) d.n_tok += c->n_new[d.live++];
+    a->n_tok = d.n_tok + 3; /* padding */
+    int64_t width = (int64_t)a->n_kv * a->d, rows = (int64_t)a->n_block * a->block_len;
+    d.table = numbers((int64_t)a->n_seq * a->n_table, 1);
+    d.start = numbers(a->n_seq + 1, 1);
+    d.ctx = numbers(a->n_seq, 1);
+    d.live_field = numbers(1, 1);
+    d.live_field[0] = (float)d.live;
+    d.q = numbers((int64_t)(a->n_tok + a->tile) * a->n_kv * a->g * a->d, 2);
+    d.k = numbers(rows * width, 3);
+    d.v = numbers(rows * width, 4);
+    int32_t tok = 0, block = 0;
+    for (int32_t s = 0; s < a->n_seq; s++) {
+        d.start[s] = (float)tok;
+        d.ctx[s] = s < d.live ? (float)c->ctx[s] : -999;
+        tok += s < d.live ? c->n_new[s] : 0;
+        /* Blocks in an order that is not theirs; what no sequence has, or no window sees, is no block. */
+        for (int32_t b = 0; b < a->n_table; b++) {
+            int32_t low = a->window > 0 ? c->ctx[s] - c->n_new[s] - a->window + 1 : 0;
+            bool has = s < d.live && b * a->block_len < c->ctx[s] && (b + 1) * a->block_len > low;
+            d.table[s * a->n_table + b] = has ? (float)(block++ * 7 % a->n_block) : -999;
+        }
+    }
+    assert_true(block <= a->n_block && a->n_block % 7);
+    d.start[a->n_seq] = (float)tok;
+    return d;
+}
+
+static void attend_free(struct attend_data *d)
+{
+    float *all[] = {d->table, d->start, d->ctx, d->live_field, d->q, d->k, d->v};
+    for (size_t i = 0; i < SY_COUNT(all); i++) free(all[i]);
+}
+
+/* One query [d] over its keys, as the formula says it. */
+static void attend_one(const struct attend_data *d, int32_t seq, int32_t pos, int32_t head, const float *q, double *y)
+{
+    const struct mo_attend *a = &d->a;
+    int32_t first = a->window > 0 && pos >= a->window ? pos - a->window + 1 : 0;
+    double sum = 0, width = (double)a->n_kv * a->d;
+    for (int32_t i = 0; i < a->d; i++) y[i] = 0;
+    for (int32_t j = first; j <= pos; j++) {
+        int64_t block = (int64_t)d->table[seq * a->n_table + j / a->block_len];
+        int64_t at = (block * a->block_len + j % a->block_len) * (int64_t)width + (int64_t)head * a->d;
+        double x = 0;
+        for (int32_t i = 0; i < a->d; i++) x += (double)q[i] * (double)d->k[at + i];
+        x *= (double)a->scale;
+        if (a->softcap > 0) x = (double)a->softcap * tanh(x / (double)a->softcap);
+        double p = exp(x); /* scores here are small */
+        sum += p;
+        for (int32_t i = 0; i < a->d; i++) y[i] += p * (double)d->v[at + i];
+    }
+    for (int32_t i = 0; i < a->d; i++) y[i] /= sum;
+}
+
+static double attend_error(const struct attend_data *d, const float *out)
+{
+    const struct mo_attend *a = &d->a;
+    double worst = 0, y[512];
+    for (int32_t s = 0; s < d->live; s++)
+        for (int32_t t = (int32_t)d->start[s]; t < (int32_t)d->start[s + 1]; t++)
+            for (int32_t h = 0; h < a->n_kv * a->g; h++) {
+                int64_t at = ((int64_t)t * a->n_kv * a->g + h) * a->d;
+                attend_one(d, s, (int32_t)d->ctx[s] - ((int32_t)d->start[s + 1] - t), h / a->g, d->q + at, y);
+                for (int32_t i = 0; i < a->d; i++) {
+                    double e = fabs(y[i] - (double)out[at + i]);
+                    worst = e <= worst ? worst : isnan(e) ? (double)INFINITY : e;
+                }
+            }
+    return worst;
+}
+
+static void attend_text(const struct mo_attend *a, struct sy_buf *text)
+{
+    struct mosaic m;
+    sy_buf_init(text, sy_env_default(), 0);
+    mo_init(&m, sy_env_default());
+    mo_attend(&m, a);
+    assert_int_equal(mo_end(&m, text, NULL), SY_OK);
+    mo_release(&m);
+}
+
+/* The largest error of a result; what the interpreter refuses is infinitely wrong, and said in `why`. */
+static double attend_run(const struct attend_data *d, const struct sy_buf *text, char why[300])
+{
+    struct interp *m = malloc(sizeof *m);
+    float *operand[] = {d->table, d->start, d->ctx, d->live_field, d->q, d->k, d->v};
+    double e = interp(m, text, operand, SY_COUNT(operand)) ? attend_error(d, m->array[SY_COUNT(operand)].x)
+                                                           : (double)INFINITY;
+    snprintf(why, 300, "%s", m->error);
+    in_close(m);
+    free(m);
+    return e;
+}
+
+#define SHAPE(seq, table, block, len, kv, group, dim, q, f, side)                                                    \
+    .n_seq = (seq), .n_table = (table), .n_block = (block), .block_len = (len), .n_kv = (kv), .g = (group),          \
+    .d = (dim), .tile = (q), .fetch = (f), .slots = 2, .heads = (side), .scale = 0.0884f
+static const struct case_of attend_cases[] = {
+    /* one token each: ragged, one key, exact blocks, exact fetches, several fetches */
+    {{SHAPE(7, 20, 64, 16, 2, 4, 128, 1, 8, 2)}, {1, 1, 1, 1, 1, 1}, {1, 128, 129, 300, 16, 256}},
+    {{SHAPE(3, 6, 16, 32, 1, 8, 128, 1, 4, 1)}, {1, 1, 1}, {33, 128, 150}},
+    {{SHAPE(3, 6, 16, 32, 3, 4, 128, 1, 4, 2), .softcap = 2}, {1, 1}, {100, 64}},
+    {{SHAPE(2, 4, 9, 64, 2, 4, 256, 1, 2, 2)}, {1, 1}, {128, 200}},
+    {{SHAPE(4, 20, 64, 16, 1, 4, 128, 1, 8, 1), .window = 40}, {1, 1, 1, 1}, {300, 17, 160, 40}},
+    {{SHAPE(4, 20, 64, 16, 1, 4, 128, 1, 8, 1)}, {0}, {0}}, /* nothing to do */
+    /* pieces of prompts, beginning anywhere, beside single tokens */
+    {{SHAPE(5, 20, 64, 16, 2, 4, 128, 8, 8, 1)}, {1, 19, 8, 16, 1}, {140, 19, 136, 256, 1}},
+    {{SHAPE(3, 20, 64, 16, 1, 4, 128, 4, 8, 1), .window = 24}, {9, 4, 1}, {170, 4, 128}},
+    {{SHAPE(2, 6, 16, 32, 2, 8, 128, 16, 4, 2), .softcap = 2}, {33, 1}, {160, 7}},
+};
+
+static void test_attend(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SY_COUNT(attend_cases); i++) {
+        struct attend_data d = attend_data(&attend_cases[i]);
+        struct sy_buf text;
+        char why[300];
+        attend_text(&d.a, &text);
+        double e = attend_run(&d, &text, why);
+        if (!(e < 4e-3)) fail_msg("case %zu: error %g %s", i, e, why);
+        sy_buf_release(&text);
+        attend_free(&d);
+    }
+}
+
+/* ---- mistakes ---------------------------------------------------------------------------------------------------
+ */
+
+/* The nth line that holds `what` (and `also`) with `old` in it replaced; with NULL the line goes. */
+struct mistake {
+    const char *name, *what, *also, *old, *with;
+    int nth; /* from 0; -1: all such lines */
+};
+static const struct mistake mistakes[] = {
+    {"a wait for queries is missing", "wait_dma2", "2x4x128xbf16", NULL, NULL, 0},
+    {"a wait for keys is missing", "wait_dma2", "memref<?x", NULL, NULL, 0},
+    {"a wait for values is missing", "wait_dma2", "memref<?x", NULL, NULL, 1},
+    {"the last wait for a result is missing", "wait_dma2", "dst(", NULL, NULL, 4},
+    {"the mask sees one key too few", "arith.cmpi sle", "vector", "sle", "slt", -1},
+    {"the mask sees keys to come", "arith.cmpi sle", "vector", "sle", "ne", -1},
+    {"one buffer instead of two: a stale one is read", "arith.remsi", "", "arith.remsi", "arith.shrsi", -1},
+    {"the old sum is not scaled again", "arith.maximumf", "", "arith.maximumf", "arith.minimumf", 0},
+    {"what no block is written to is not cleared", "vector_store", "1x1x16x256xbf16", NULL, NULL, -1},
+    {"a block too many where the length is a multiple of it", "arith.shrsi", "", "arith.shrsi", "arith.addi", 0},
+};
+
+/* A copy of text with the mistake; how many lines it changed. */
+static int plant(const struct sy_buf *text, const struct mistake *k, struct sy_buf *out)
+{
+    int seen = 0, changed = 0;
+    sy_buf_init(out, sy_env_default(), 0);
+    for (const char *at = text->at, *end; *at; at = end + 1) {
+        end = strchr(at, '\n');
+        char line[4000];
+        assert_true((size_t)(end - at) < sizeof line);
+        snprintf(line, sizeof line, "%.*s", (int)(end - at), at);
+        bool is = strstr(line, k->what) && strstr(line, k->also) && (k->nth < 0 || seen == k->nth);
+        seen += strstr(line, k->what) && strstr(line, k->also);
+        char *old = is && k->old ? strstr(line, k->old) : NULL;
+        if (!is) sy_buf_printf(out, "%s\n", line);
+        else if (old) sy_buf_printf(out, "%.*s%s%s\n", (int)(old - line), line, k->with, old + strlen(k->old));
+        changed += is;
+    }
+    return changed;
+}
+
+static const struct mistake window_mistakes[] = {
+    {"the window is one key too wide", "arith.cmpi sgt", "vector", "sgt", "sge", -1},
+    {"the window's first block is one too late", "arith.subi", ": i32", "arith.subi", "arith.addi", 4},
+};
+
+static void find(const struct case_of *c, const struct mistake *mistake, size_t n)
+{
+    struct attend_data d = attend_data(c);
+    struct sy_buf text, bad;
+    attend_text(&d.a, &text);
+    for (size_t i = 0; i < n; i++) {
+        char why[300];
+        assert_true(plant(&text, &mistake[i], &bad) > 0);
+        double e = attend_run(&d, &bad, why);
+        print_message("%s: error %g %s\n", mistake[i].name, e, why);
+        if (e < 4e-3) fail_msg("not found: %s", mistake[i].name);
+        sy_buf_release(&bad);
+    }
+    sy_buf_release(&text);
+    attend_free(&d);
+}
+
+static void test_mistakes(void **state)
+{
+    (void)state;
+    find(&attend_cases[0], mistakes, SY_COUNT(mistakes));
+    find(&attend_cases[4], window_mistakes, SY_COUNT(window_mistakes));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_attend), cmocka_unit_test(test_mistakes)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
