@@ -13,6 +13,7 @@ static const struct sy_example examples[] = {
     {"systole bench offline -m model.gguf --mixed --batch 32", "what continuous batching is worth"},
     {"systole bench offline -m model.gguf --backend pjrt:plugin.so --shapes --batch 8",
      "what static shapes are worth"},
+    {"systole bench mosaic --plugin libtpu.so --target v5e-1", "attention kernels by a compiler's schedule"},
     {"systole bench design -m model.gguf --input-len 512 --output-len 32 --repeat 5 -f text.txt",
      "what single design choices are worth here"},
     {"systole bench serve --url http://127.0.0.1:8080 --concurrency 1,4,16,64", "what users of a server see"},
@@ -37,6 +38,7 @@ static const struct mode modes[] = {
      "max-batched-tokens kv-dtype compute state-dtype ",
      sy_bench_design},
     {"kernels", " ", " isa family shape rows seconds threads json ", sy_bench_kernels},
+    {"mosaic", " ", " plugin target json ", sy_bench_mosaic},
     {"offline", " model ",
      " model input-len output-len batch sweep-input sweep-threads repeat svg scheduling mixed shapes random-range "
      "num-prompts seed json price chips "
@@ -98,7 +100,7 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
         return st ? st : modes[i].run(a, err);
     }
     return sy_fail(err, SY_EARG,
-                   "bench: expected kernels, offline, design, serve, sweep, replay or compare, found '%.40s'",
+                   "bench: expected kernels, mosaic, offline, design, serve, sweep, replay or compare, found '%.40s'",
                    a->operand[0]);
 }
 
@@ -106,6 +108,8 @@ const struct sy_command sy_cmd_bench = {
     .name = "bench",
     .help = "measure speed: engine, kernels, servers; replay a trace",
     .about = "kernels  measures every kernel on every instruction set level, beside the machine's own peaks.\n"
+             "mosaic   compiles the kernels for TPUs with libtpu's compiler and prints their costs by its schedule, "
+             "beside those of the plain operations they stand for: estimates, no TPU is needed.\n"
              "offline  measures the engine without a server: prefill and decode by batch size, beside what the "
              "memory allows.\n"
              "design   compares the engine with ones that decide otherwise: KV blocks of other sizes or off their "

@@ -98,8 +98,9 @@ static sy_status compile_all(struct aot_job *j, struct sy_err *err)
     bool json = sy_arg_on(j->a, "json");
     struct sy_buf out;
     sy_buf_init(&out, &j->a->app->env, 0);
+    sy_status st = aot_kernels_choose(j, err);
+    if (!json) aot_kernels_print(j, &out);
     if (!json) aot_print_head(j, &out);
-    sy_status st = SY_OK;
     for (int32_t i = 0; i < b.n && !st; i++) {
         if (!aot_is_wanted(j, b.shape[i])) continue;
         st = aot_bucket_compile(j, b.shape[i], err);

@@ -385,6 +385,22 @@ def test_compile_serving():
         assert {e: os.stat(d + "/" + e).st_mtime_ns for e in os.listdir(d)} == kept and len(kept) >= 6, kept
 
 
+def test_kernels():
+    """Attention kernels compile for three generations of TPU, with no TPU; their costs come from the compiler's schedule."""
+    libtpu = plugins.file(plugins.TPU)
+    refused(2, "bench", "mosaic", "--plugin", libtpu, "--target", "v9-1", says="'v9-1'")
+    for target in ("v5e-1", "v6e-1", "v7-2"):
+        with tempfile.NamedTemporaryFile(suffix=".json") as out:
+            table = text(ok("bench", "mosaic", "--plugin", libtpu, "--target", target, "--json", out.name, timeout=280))
+            r = json.load(open(out.name))
+        assert "nothing is measured" in table and r["kind"] == "compiler's estimate", (table, r)
+        assert len(r["results"]) > 3, r
+        for k in r["results"]:
+            assert k["target"] == target and 100 < k["fetch_cycles"] < 20000 and k["kernel_estimated_s"] > 0 and k["plain_memory_s"] > 0, k
+        few, many = r["results"][0], r["results"][2]
+        assert many["fetch_cycles"] / many["fetch"] < few["fetch_cycles"] / few["fetch"], r["results"]
+
+
 # ---- the cache of programs ----------------------------------------------------------------------------------------
 
 

@@ -1,10 +1,11 @@
 /* Kernels for TPUs, run by an interpreter that knows when a transfer has arrived: against a double precision
  * reference on ragged shapes, exact multiples of a block and of a fetch among them; and kernels with a mistake
  * planted, which must be found. */
+#include "checkpoint_util.h"
 #include "mosaic_interp.h"
 
 #include "backend/pjrt/mosaic/kernels.h"
-#include "base/rng.h"
+#include "backend/pjrt/mosaic/measure.h"
 
 static float dice(uint64_t *seed) /* -1 .. 1, as bf16 holds it */
 {
@@ -228,6 +229,27 @@ static void find(const struct case_of *c, const struct mistake *mistake, size_t 
     attend_free(&d);
 }
 
+/* Memory that runs out is told, whenever it does. */
+static void test_memory(void **state)
+{
+    (void)state;
+    for (long n = 1;; n++) {
+        struct counted c;
+        struct mosaic m;
+        struct sy_buf text;
+        counted_init(&c, n);
+        mo_init(&m, &c.env);
+        sy_buf_init(&text, &c.env, 0);
+        mo_attend(&m, &attend_cases[6].a);
+        sy_status st = mo_end(&m, &text, NULL);
+        mo_release(&m);
+        sy_buf_release(&text);
+        assert_int_equal(c.live, 0);
+        if (!st) break;
+        assert_int_equal(st, SY_ENOMEM);
+    }
+}
+
 static void test_mistakes(void **state)
 {
     (void)state;
@@ -235,8 +257,29 @@ static void test_mistakes(void **state)
     find(&attend_cases[4], window_mistakes, SY_COUNT(window_mistakes));
 }
 
+/* ---- costs ------------------------------------------------------------------------------------------------------
+ */
+
+static void test_schedule(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "LB: loop body\n"
+        "   0x12   :  { %36 = sbr.rel (%p0) target bundleno = 80 (0x50), region = 5 }\n"
+        "   0x20 LB: > { nothing }\n"
+        "   0x28 LB: >> { nothing }\n"
+        "   0x2e   : >> {  ;;  %55 = sbr.rel (!%p4) target bundleno = 40 (0x28), region = 1 }\n"
+        "   0x3f   : > { %12 = sbr.rel (!%p5) target bundleno = 32 (0x20), region = 2 }\n"
+        "   0x40 PF:  { done";
+    struct sy_schedule_loop l[SY_SCHEDULE_LOOPS];
+    assert_int_equal(sy_schedule_loops(text, sizeof text - 1, l), 2);
+    assert_true(l[0].from == 0x20 && l[0].to == 0x40 && l[1].from == 0x28 && l[1].to == 0x2f);
+    assert_int_equal(sy_schedule_loops(text, 100, l), 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_attend), cmocka_unit_test(test_mistakes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_attend), cmocka_unit_test(test_memory),
+                                       cmocka_unit_test(test_mistakes), cmocka_unit_test(test_schedule)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

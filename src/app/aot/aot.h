@@ -26,6 +26,10 @@ struct aot_job {
     struct sy_shape max;
     struct aot_bucket bucket[SY_BUCKET_MAX];
     int32_t n_bucket;
+    /* Attention of the largest decode step by kernels and without; n_kernel 0: not known. opt.kernels: they are used.
+     */
+    int32_t n_kernel;
+    double kernel_s, plain_s;
 };
 SY_CHECK sy_status aot_job_open(struct aot_job *, struct sy_args *, struct sy_err *);
 void aot_job_release(struct aot_job *);
@@ -35,6 +39,11 @@ bool aot_is_wanted(const struct aot_job *, struct sy_shape); /* by --bucket */
 SY_CHECK sy_status aot_bucket_compile(struct aot_job *, struct sy_shape, struct sy_err *);
 /* The programs that move blocks, into job->store. */
 SY_CHECK sy_status aot_moves_compile(struct aot_job *, struct sy_err *);
+/* Decides by estimates whether kernels are used; what they add to a program's cycles; a line about it. */
+SY_CHECK sy_status aot_kernels_choose(struct aot_job *, struct sy_err *);
+SY_CHECK sy_status aot_kernels_add(const struct aot_job *, const struct sy_graph *, struct sy_aot_result *,
+                                   struct sy_err *);
+void aot_kernels_print(const struct aot_job *, struct sy_buf *);
 /* Graph of the shape as one device has it. */
 SY_CHECK sy_status aot_graph(const struct aot_job *, struct sy_shape, struct sy_graph **out, struct sy_err *);
 

@@ -157,6 +157,7 @@ sy_status aot_bucket_compile(struct aot_job *j, struct sy_shape shape, struct sy
         st = run(j, g, &p, b, err);
         sy_aot_program_release(&p);
     }
+    if (!st) st = aot_kernels_add(j, g, &b->r, err);
     if (!st) {
         count(j, g, b);
         j->n_bucket++;

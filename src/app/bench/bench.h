@@ -6,6 +6,7 @@
 
 sy_status sy_bench_kernels(struct sy_args *, struct sy_err *);
 sy_status sy_bench_design(struct sy_args *, struct sy_err *);
+sy_status sy_bench_mosaic(struct sy_args *, struct sy_err *);
 sy_status sy_bench_offline(struct sy_args *, struct sy_err *);
 sy_status sy_bench_replay(struct sy_args *, struct sy_err *);
 sy_status sy_bench_compare(struct sy_args *, struct sy_err *);

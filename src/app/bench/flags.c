@@ -196,5 +196,13 @@ const struct sy_flag sy_flags_bench[] = {
      .hi = 60,
      .number = 0.05,
      .help = "kernels: time spent on each case"},
+    {.name = "plugin",
+     .kind = SY_FLAG_TEXT,
+     .arg = "FILE",
+     .help = "mosaic: the compiler, libtpu.so; else TPU_LIBRARY_PATH of the environment"},
+    {.name = "target",
+     .kind = SY_FLAG_TEXT,
+     .arg = "CHIPS",
+     .help = "mosaic: one target only; else v5e-1, v6e-1, v7-2"},
     {0},
 };

@@ -18,6 +18,7 @@ static sy_status lower_opt(const struct sy_aot_opt *o, struct pj_lower_opt *out,
                                  .kv_elem = elem[o->kv_dtype],
                                  .state_elem = PJ_F32,
                                  .cache = o->cache,
+                                 .kernels = o->kernels,
                                  .n_rank = sy_shard_ranks(&o->shard)};
     return SY_OK;
 }

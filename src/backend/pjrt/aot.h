@@ -30,6 +30,7 @@ struct sy_aot_opt {
     enum sy_kv_dtype kv_dtype;
     const struct sy_quant *assume; /* format of the matrices when there is no checkpoint */
     struct sy_cache_dim cache;
+    bool kernels; /* hand-written ones, see mosaic/; for TPUs */
     struct sy_shard shard;
 };
 /* Lowers a graph (already one rank's, where there are several). ckpt NULL: all matrices are of the assumed format. */

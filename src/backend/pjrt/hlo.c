@@ -503,6 +503,21 @@ void pj_sort(struct pj_hlo *h, int key, int val, int *key_out, int *val_out)
     sy_buf_text(&h->body, ")\n");
 }
 
+int pj_kernel(struct pj_hlo *h, const struct sy_buf *config, const int *a, int n, struct pj_type t)
+{
+    int v = value(h, t);
+    h->failed |= config->failed;
+    sy_buf_printf(&h->body, "%%%d = stablehlo.custom_call @tpu_custom_call(", v);
+    for (int i = 0; i < n; i++) sy_buf_printf(&h->body, "%s%%%d", i ? ", " : "", a[i]);
+    sy_buf_text(&h->body, ") {backend_config = \"");
+    for (size_t i = 0; i < config->len; i++)
+        if (config->at[i] == '"') sy_buf_text(&h->body, "\\22");
+        else sy_buf_char(&h->body, config->at[i]);
+    sy_buf_text(&h->body, "\"}");
+    put_signature(h, a, n, v);
+    return v;
+}
+
 /* ---- collectives ------------------------------------------------------------------------------------------------
  */
 

@@ -68,12 +68,20 @@ static struct sums start(struct attn *a)
     return (struct sums){max, pj_const(h, rows_type(a), sink ? 1 : 0), pj_const(h, acc_type(a), 0)};
 }
 
+/* The run's blocks of an array: [s, n_key, n_kv, d], however the array has them. */
+static int fetch(struct attn *a, int array, int blocks)
+{
+    int x = lower_fetch(a->l, array, blocks, a->elem);
+    struct pj_type t = *pj_type_of(&a->l->h, x);
+    return t.n_dim == 4 ? x : PJ_RESHAPE(&a->l->h, x, t.dim[0], t.dim[1], a->n_kv, t.dim[2] / a->n_kv);
+}
+
 /* One run more: blocks i32 [s, run], whose first key has position key0. */
 static struct sums more(struct attn *a, struct sums old, int blocks, int key0)
 {
     struct pj_hlo *h = &a->l->h;
-    int keys = lower_fetch(a->l, a->keys, blocks, a->elem), x = scores(a, keys, key0);
-    int vals = a->vals < 0 ? pj_slice(h, keys, 3, 0, a->d->d_val) : lower_fetch(a->l, a->vals, blocks, a->elem);
+    int keys = fetch(a, a->keys, blocks), x = scores(a, keys, key0);
+    int vals = a->vals < 0 ? pj_slice(h, keys, 3, 0, a->d->d_val) : fetch(a, a->vals, blocks);
     struct sums now;
     now.max = pj_binary(h, "maximum", old.max, pj_reduce(h, "maximum", x, 4, LOWER_NEVER));
     int p = pj_unary(h, "exponential",
@@ -205,6 +213,8 @@ int lower_attend(struct lower *l, const struct sy_node *n)
     a.keys = state[0];
     if (!d->shared) a.vals = state[1];
     if (n->in[5].id && l->val[n->in[5].id] >= 0) return lower_attend_chosen(l, n, a.keys);
+    if (pj_is_decode(l->shape) && lower_kernel_takes(n, &l->opt))
+        return lower_kernel_attend(l, n, l->val[n->in[0].id], a.keys, a.vals);
     a.elem = lower_kv_elem(l);
     if (n->in[4].id) a.sinks = PJ_RESHAPE(h, lower_vec(l, n->in[4]), a.n_kv, a.g);
     int q = pj_convert(h, l->val[n->in[0].id], a.elem);

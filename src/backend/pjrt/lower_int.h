@@ -44,6 +44,10 @@ int lower_fn(struct lower *, enum sy_fn, int x);
 /* Numbers of a quantised [rows, cols]: scale * code + min (-1: none of these), each group of a row with its own. */
 int lower_dequantised(struct lower *, const struct pj_wseg *, int code, int scale, int min);
 int lower_attend(struct lower *, const struct sy_node *);
+/* lower_kernel.c: whether attention is a kernel's, whose KV arrays are [n_block, block_len, n_kv * d]; the step's
+ * attention by it, of a decode bucket: q [tok, n_head * d], what a token sees of the arrays keys and vals. */
+bool lower_kernel_takes(const struct sy_node *, const struct pj_lower_opt *);
+int lower_kernel_attend(struct lower *, const struct sy_node *, int q, int keys, int vals);
 int lower_index(struct lower *, const struct sy_node *);
 int lower_attend_chosen(struct lower *, const struct sy_node *, int keys);
 int lower_route(struct lower *, const struct sy_node *);

@@ -16,6 +16,10 @@ static int arrays_of(const struct sy_node *node, const struct sy_node *n, const 
     case SY_OP_ATTEND:
         /* Without keys of its own: another layer's; of a later stage: the ranks' own layer of the first. */
         if (!blocks || !n->in[1].id || a->stage > 0) return 0;
+        if (lower_kernel_takes(n, o)) {
+            t[0] = t[1] = PJ_TYPE(o->kv_elem, c->n_block, c->block_len, (int64_t)a->n_kv * a->d_key);
+            return 2;
+        }
         t[0] = PJ_TYPE(o->kv_elem, c->n_block, c->block_len, a->n_kv, a->d_key);
         if (a->shared) return 1;
         t[1] = PJ_TYPE(o->kv_elem, c->n_block, c->block_len, a->n_kv, a->d_val);
@@ -127,9 +131,11 @@ int lower_write_rows(struct lower *l, int array, int x, int rows)
 {
     struct pj_hlo *h = &l->h;
     struct pj_type t = *pj_type_of(h, array);
-    int flat = PJ_RESHAPE(h, array, t.dim[0] * t.dim[1], t.dim[2], t.dim[3]);
-    int update = pj_convert(h, PJ_RESHAPE(h, x, l->shape.tok, t.dim[2], t.dim[3]), t.elem);
-    return pj_reshape(h, pj_scatter(h, flat, rows, update), 4, t.dim);
+    int64_t each[] = {t.dim[0] * t.dim[1], t.dim[2], t.dim[3]};
+    int flat = pj_reshape(h, array, t.n_dim - 1, each);
+    each[0] = l->shape.tok;
+    int update = pj_convert(h, pj_reshape(h, x, t.n_dim - 1, each), t.elem);
+    return pj_reshape(h, pj_scatter(h, flat, rows, update), t.n_dim, t.dim);
 }
 
 enum pj_elem lower_kv_elem(const struct lower *l)
@@ -161,7 +167,8 @@ int lower_fetch(struct lower *l, int array, int blocks, enum pj_elem elem)
     struct pj_hlo *h = &l->h;
     struct pj_type t = *pj_type_of(h, array), at = *pj_type_of(h, blocks);
     int x = pj_gather(h, array, blocks);
-    return pj_convert(h, PJ_RESHAPE(h, x, at.dim[0], at.dim[1] * t.dim[1], t.dim[2], t.dim[3]), elem);
+    const int64_t dim[] = {at.dim[0], at.dim[1] * t.dim[1], t.dim[2], t.dim[3]};
+    return pj_convert(h, pj_reshape(h, x, t.n_dim, dim), elem);
 }
 
 int lower_run_of(struct lower *l, const struct runs *r, int pos)

@@ -86,6 +86,7 @@ struct pj_lower_opt {
     enum pj_elem kv_elem, state_elem; /* of blocks; of SCAN's matrices */
     bool attend_bf16;                 /* attention's scores and sums */
     struct sy_cache_dim cache;
+    bool kernels;   /* TPUs' own kernels where one takes the op, and KV arrays as these read them */
     int32_t n_rank; /* devices that run the program, each with its own share of weights and KV cache */
 };
 struct pj_results { /* results are the state's arrays, then these three */

@@ -1,6 +1,7 @@
 /* kernels.h - the kernels, each generated from shapes. A kernel's operands and results are written beside its
  * function, in order; all are in HBM, row major. Private to the pjrt backend and its tests. */
 #pragma once
+#include "backend/backend.h"
 #include "backend/pjrt/mosaic/mosaic.h"
 
 /* Ragged paged attention (Kwon et al., arXiv:2309.06180) with a running maximum and sum (Milakov and Gimelshein,
@@ -22,3 +23,5 @@ struct mo_attend {
     float scale, softcap; /* softcap, window 0: none */
 };
 void mo_attend(struct mosaic *, const struct mo_attend *);
+/* The kernel of a decode bucket, with what it fetches at once. (lower_kernel.c) */
+struct mo_attend mo_attend_of(const struct sy_attn_dim *, const struct sy_cache_dim *, struct sy_shape);

@@ -1,0 +1,75 @@
+/* lower_kernel.c - ops that a hand-written kernel for TPUs takes. */
+#include "backend/pjrt/lower_int.h"
+#include "backend/pjrt/mosaic/kernels.h"
+
+enum {
+    LANES = 128,           /* of a vector register: heads and fetches come in multiples of it */
+    FETCH_KEYS_MIN = 256,  /* fewer keys are bound by latency */
+    FETCH_BYTES = 2 << 20, /* of keys and values together, of which two are in memory at once */
+    VMEM_BYTES = 64 << 20,
+};
+
+bool lower_kernel_takes(const struct sy_node *n, const struct pj_lower_opt *o)
+{
+    const struct sy_attn_dim *a = &n->attr.attn;
+    int32_t len = o->cache.block_len;
+    return o->kernels && n->op == SY_OP_ATTEND && o->kv_elem == PJ_BF16 && o->compute == SY_COMPUTE_BF16 &&
+           a->d_key == a->d_val && a->d_key % LANES == 0 && !a->shared && a->chunk == 0 && a->stage_ranks == 0 &&
+           !n->in[4].id && !n->in[5].id && 3 * a->n_kv <= MO_CARRY_MAX && (len & (len - 1)) == 0 && len % 8 == 0;
+}
+
+struct mo_attend mo_attend_of(const struct sy_attn_dim *d, const struct sy_cache_dim *cache, struct sy_shape s)
+{
+    struct mo_attend a = {.n_seq = s.seq,
+                          .n_tok = s.tok,
+                          .n_table = s.block,
+                          .n_block = cache->n_block,
+                          .block_len = cache->block_len,
+                          .n_kv = d->n_kv,
+                          .d = d->d_key,
+                          .tile = 1,
+                          .slots = 2,
+                          .heads = d->n_kv,
+                          .window = d->window,
+                          .scale = d->scale,
+                          .softcap = d->softcap};
+    for (a.g = 4; a.g < d->n_head / d->n_kv; a.g *= 2) continue;
+    int64_t key_bytes = (int64_t)a.n_kv * a.d * 2 * 2, keys = (int64_t)a.n_table * a.block_len;
+    for (a.fetch = 1; a.fetch * a.block_len < FETCH_KEYS_MIN; a.fetch *= 2) continue;
+    while (a.fetch * a.block_len * key_bytes < FETCH_BYTES && a.fetch * a.block_len < keys) a.fetch *= 2;
+    return a;
+}
+
+int lower_kernel_attend(struct lower *l, const struct sy_node *n, int q, int keys, int vals)
+{
+    struct pj_hlo *h = &l->h;
+    const struct sy_attn_dim *d = &n->attr.attn;
+    struct mo_attend a = mo_attend_of(d, &l->opt.cache, l->shape);
+    int64_t tok = l->shape.tok, group = d->n_head / d->n_kv;
+    struct pj_type scalar = PJ_TYPE(PJ_I32, 1), rows = PJ_TYPE(PJ_I32, l->shape.seq);
+    int start = lower_field(l, SY_START);
+    int has = pj_compare(h, "LT", pj_slice(h, start, 0, 0, a.n_seq), pj_slice(h, start, 0, 1, a.n_seq + 1));
+    int live = pj_reshape(h, pj_reduce(h, "add", pj_convert(h, has, PJ_I32), 0, 0), 1, scalar.dim);
+    q = pj_convert(h, PJ_RESHAPE(h, q, tok, d->n_kv, group, d->d_key), PJ_BF16);
+    if (group < a.g) q = pj_pad_after(h, q, 2, a.g - group);
+    q = pj_pad_after(h, q, 0, a.tile);
+    struct mosaic m;
+    struct sy_buf text, config;
+    sy_buf_init(&text, h->env, 0);
+    sy_buf_init(&config, h->env, 0);
+    mo_init(&m, h->env);
+    mo_attend(&m, &a);
+    if (mo_end(&m, &text, NULL)) h->failed = true;
+    mo_config(&m, &text, VMEM_BYTES, &config);
+    const int operand[] = {lower_field(l, SY_BLOCK_TABLE), start, lower_field(l, SY_CTX), live, q, keys, vals};
+    int y = pj_kernel(h, &config, operand, (int)SY_COUNT(operand), *pj_type_of(h, q));
+    mo_release(&m);
+    sy_buf_release(&text);
+    sy_buf_release(&config);
+    y = pj_slice(h, pj_slice(h, y, 0, 0, tok), 2, 0, group);
+    y = PJ_RESHAPE(h, pj_convert(h, y, PJ_F32), tok, (int64_t)d->n_head * d->d_val);
+    /* Rows of padding are not written. */
+    int is = pj_compare(h, "LT", pj_iota(h, rows, 0), PJ_BROADCAST(h, live, rows, 0));
+    return pj_select(h, PJ_BROADCAST(h, is, ((struct pj_type){PJ_PRED, 2, {tok, (int64_t)d->n_head * d->d_val}}), 0),
+                     y, pj_splat(h, 0, y));
+}

@@ -1,0 +1,33 @@
+/* measure.h - what a kernel costs by the schedule that libtpu's compiler makes of it, and what the plain StableHLO
+ * in whose place it stands costs by that compiler's estimates. Nothing here is measured on a chip. */
+#pragma once
+#include "backend/pjrt/aot.h"
+
+/* A decode step's attention: each of n_seq sequences has one query for n_keys keys. */
+struct sy_attend_shape {
+    int32_t n_seq, n_keys, n_kv, n_group, d, block_len; /* n_group: queries to a key head */
+    int32_t fetch;                                      /* keys fetched at once, a multiple of block_len */
+};
+struct sy_attend_cost {            /* cycles */
+    double fetch, block, sequence; /* arithmetic of a fetch; asking for one block; a sequence besides its fetches */
+    double memory;                 /* a fetch's bytes at the memory's full bandwidth */
+    double all;                    /* the step: of each fetch the larger of work and memory */
+    double compile_s;
+};
+struct sy_twin_cost { /* seconds */
+    double estimate;  /* by the compiler's cycles, which leave out most of a gather */
+    double memory;    /* the bytes it says are accessed, at full bandwidth */
+};
+/* The ATTENDs of a graph that kernels take when opt->kernels: how many, and the shape of the widest. */
+int32_t sy_attend_shape_of(const struct sy_graph *, const struct sy_aot_opt *, struct sy_attend_shape *);
+/* Both compile in the caller's process and change its environment: run them in a child of their own. */
+SY_CHECK sy_status sy_attend_cost(const struct sy_env *, const char *plugin, const struct sy_aot_target *,
+                                  const struct sy_attend_shape *, struct sy_attend_cost *, struct sy_err *);
+SY_CHECK sy_status sy_attend_twin_cost(const struct sy_env *, const char *plugin, const struct sy_aot_target *,
+                                       const struct sy_attend_shape *, struct sy_twin_cost *, struct sy_err *);
+/* Loops of a schedule: an address for each cycle, idle ones included, and backward branches. By their first cycle. */
+struct sy_schedule_loop {
+    int64_t from, to;
+};
+enum { SY_SCHEDULE_LOOPS = 64 };
+int sy_schedule_loops(const char *text, size_t n, struct sy_schedule_loop loop[SY_SCHEDULE_LOOPS]);
