@@ -98,15 +98,19 @@ static sy_status compile_all(struct aot_job *j, struct sy_err *err)
     bool json = sy_arg_on(j->a, "json");
     struct sy_buf out;
     sy_buf_init(&out, &j->a->app->env, 0);
-    sy_status st = aot_kernels_choose(j, err);
-    if (!json) aot_kernels_print(j, &out);
     if (!json) aot_print_head(j, &out);
+    sy_status st = SY_OK;
     for (int32_t i = 0; i < b.n && !st; i++) {
         if (!aot_is_wanted(j, b.shape[i])) continue;
         st = aot_bucket_compile(j, b.shape[i], err);
         if (st || json) continue;
         aot_print_bucket(j, &j->bucket[j->n_bucket - 1], &out);
         st = sy_report_write(&out, "-", err); /* a line when it is known */
+        sy_buf_clear(&out);
+    }
+    if (!st && !json) {
+        aot_kernels_print(j, &out);
+        st = sy_report_write(&out, "-", err);
         sy_buf_clear(&out);
     }
     if (!st && j->store) st = aot_moves_compile(j, err);

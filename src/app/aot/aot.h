@@ -26,10 +26,12 @@ struct aot_job {
     struct sy_shape max;
     struct aot_bucket bucket[SY_BUCKET_MAX];
     int32_t n_bucket;
-    /* Attention of the largest decode step by kernels and without; n_kernel 0: not known. opt.kernels: they are used.
-     */
+    /* Attention of the largest decode step by kernels and without; n_kernel 0: not known, perhaps for a reason.
+     * opt.kernels: they are used. */
+    bool weighed;
     int32_t n_kernel;
     double kernel_s, plain_s;
+    struct sy_err not_weighed;
 };
 SY_CHECK sy_status aot_job_open(struct aot_job *, struct sy_args *, struct sy_err *);
 void aot_job_release(struct aot_job *);
@@ -40,7 +42,7 @@ SY_CHECK sy_status aot_bucket_compile(struct aot_job *, struct sy_shape, struct 
 /* The programs that move blocks, into job->store. */
 SY_CHECK sy_status aot_moves_compile(struct aot_job *, struct sy_err *);
 /* Decides by estimates whether kernels are used; what they add to a program's cycles; a line about it. */
-SY_CHECK sy_status aot_kernels_choose(struct aot_job *, struct sy_err *);
+void aot_kernels_choose(struct aot_job *);
 SY_CHECK sy_status aot_kernels_add(const struct aot_job *, const struct sy_graph *, struct sy_aot_result *,
                                    struct sy_err *);
 void aot_kernels_print(const struct aot_job *, struct sy_buf *);

@@ -129,19 +129,35 @@ static sy_status compile(struct aot_job *j, const struct sy_buf *text, const dou
 static sy_status run(struct aot_job *j, const struct sy_graph *g, struct sy_aot_program *p, struct aot_bucket *b,
                      struct sy_err *err)
 {
-    double trips[SY_AOT_LOOPS], have = j->target->hbm_bytes, over = p->weight_bytes + p->kv_bytes - have;
+    double trips[SY_AOT_LOOPS], have = j->target->hbm_bytes;
+    sy_aot_trips(g, j->opt.cache.block_len, trips);
+    struct sy_err own = {0};
+    sy_status st = compile(j, &p->text, trips, &b->r, &own);
+    double over = st == SY_ENOMEM ? exceeded(own.msg, p->weight_bytes + p->kv_bytes, have) : 0;
+    if (over > 0) return too_large(j, b, over, err);
+    if (st && err) *err = own;
+    return st;
+}
+
+/* What is known before any compiler runs. */
+static sy_status fits(const struct aot_job *j, const struct sy_aot_program *p, struct aot_bucket *b,
+                      struct sy_err *err)
+{
+    double have = j->target->hbm_bytes, over = p->weight_bytes + p->kv_bytes - have;
     b->weight_bytes = p->weight_bytes;
     b->kv_bytes = p->kv_bytes;
     b->step_bytes = p->step_bytes;
     b->expert_bytes = p->expert_bytes;
     b->text_bytes = p->text.len;
-    if (have > 0 && over > 0) return too_large(j, b, over, err); /* known before any compiler runs */
-    sy_aot_trips(g, j->opt.cache.block_len, trips);
-    struct sy_err own = {0};
-    sy_status st = compile(j, &p->text, trips, &b->r, &own);
-    over = st == SY_ENOMEM ? exceeded(own.msg, p->weight_bytes + p->kv_bytes, have) : 0;
-    if (over > 0) return too_large(j, b, over, err);
-    if (st && err) *err = own;
+    return have > 0 && over > 0 ? too_large(j, b, over, err) : SY_OK;
+}
+
+static sy_status lower(const struct aot_job *j, const struct sy_graph *g, struct sy_aot_program *p,
+                       struct aot_bucket *b, struct sy_err *err)
+{
+    sy_status st = sy_aot_lower(&j->a->app->env, g, j->ckpt, &j->opt, p, err);
+    if (!st) st = fits(j, p, b, err);
+    if (st) sy_aot_program_release(p);
     return st;
 }
 
@@ -152,7 +168,14 @@ sy_status aot_bucket_compile(struct aot_job *j, struct sy_shape shape, struct sy
     struct aot_bucket *b = &j->bucket[j->n_bucket];
     *b = (struct aot_bucket){.shape = shape};
     sy_status st = aot_graph(j, shape, &g, err);
-    if (!st) st = sy_aot_lower(&j->a->app->env, g, j->ckpt, &j->opt, &p, err);
+    if (!st) st = lower(j, g, &p, b, err);
+    if (!st && !j->weighed) {
+        aot_kernels_choose(j);
+        if (j->opt.kernels) {
+            sy_aot_program_release(&p);
+            st = lower(j, g, &p, b, err);
+        }
+    }
     if (!st) {
         st = run(j, g, &p, b, err);
         sy_aot_program_release(&p);

@@ -134,6 +134,9 @@ void aot_print_json(const struct aot_job *j, struct sy_buf *out)
     sy_jout_int(&o, "block_size", j->opt.cache.block_len);
     sy_jout_text(&o, "figures", "estimates of a compiler, not measured");
     sy_jout_text(&o, "stored", j->store);
+    sy_jout_bool(&o, "kernels", j->opt.kernels);
+    sy_jout_num(&o, "attention_kernel_s", j->kernel_s);
+    sy_jout_num(&o, "attention_plain_s", j->plain_s);
     sy_jout_open(&o, "buckets", '[');
     for (int32_t i = 0; i < j->n_bucket; i++) json_bucket(j, &j->bucket[i], &o);
     sy_jout_close(&o, ']');
