@@ -16,6 +16,6 @@ void sy_buf_clear(struct sy_buf *); /* keeps the memory, forgets the failure */
 void sy_buf_add(struct sy_buf *, const void *bytes, size_t n);
 void sy_buf_text(struct sy_buf *, const char *text);
 void sy_buf_char(struct sy_buf *, char c);
-void sy_buf_utf8(struct sy_buf *, uint32_t code_point); /* must be a scalar value */
+void sy_buf_utf8(struct sy_buf *, uint32_t code_point);           /* must be a scalar value */
 void sy_buf_base64(struct sy_buf *, const void *bytes, size_t n); /* RFC 4648, section 4, with padding */
 void sy_buf_printf(struct sy_buf *, const char *fmt, ...) SY_PRINTF(2, 3);
