@@ -401,7 +401,14 @@ def test_kernels():
             b = r["buckets"][0]
             assert r["attention_kernel_s"] > 0 and r["attention_plain_s"] > 0, r
             assert r["kernels"] == (r["attention_kernel_s"] < r["attention_plain_s"]), r
-            assert not r["kernels"] or b["hbm"]["temporaries"] < b["hbm"]["kv"] / 8, r
+            assert r["no_kernels_because"] is None and b["hbm"]["temporaries"] < b["hbm"]["kv"] / 8, r
+        # What no kernel has is told, and compiles as plain operations.
+        for why, change, more in (("width", {"head_dim": 64}, []), ("type", {}, ["--kv-dtype", "f32"]), ("kept", {}, ["-o", d + "/p"])):
+            with open(d + "/other.json", "w") as f:
+                json.dump(dict(card, **change), f)
+            r = json.loads(ok("compile", "--model-card", d + "/other.json", "--target", "v5e-1", "--tp", 1, "--plugin", libtpu,
+                              "--ctx-size", 512, "--max-seqs", 4, "--bucket", "4x4", "--json", *more, timeout=280))
+            assert not r["kernels"] and why in r["no_kernels_because"] and r["attention_kernel_s"] == 0, r
 
 
 # ---- the cache of programs ----------------------------------------------------------------------------------------

@@ -172,33 +172,39 @@ static void test_attend(void **state)
 /* The nth line that holds `what` (and `also`) with `old` in it replaced; with NULL the line goes. */
 struct mistake {
     const char *name, *what, *also, *old, *with;
-    int nth; /* from 0; -1: all such lines */
+    int nth;           /* from 0; -1: all such lines */
+    const char *above; /* what the line two above holds; NULL: anything */
 };
 static const struct mistake mistakes[] = {
-    {"a wait for queries is missing", "wait_dma2", "2x4x128xbf16", NULL, NULL, 0},
-    {"a wait for keys is missing", "wait_dma2", "memref<?x", NULL, NULL, 0},
-    {"a wait for values is missing", "wait_dma2", "memref<?x", NULL, NULL, 1},
-    {"the last wait for a result is missing", "wait_dma2", "dst(", NULL, NULL, 4},
-    {"the mask sees one key too few", "arith.cmpi sle", "vector", "sle", "slt", -1},
-    {"the mask sees keys to come", "arith.cmpi sle", "vector", "sle", "ne", -1},
-    {"one buffer instead of two: a stale one is read", "arith.remsi", "", "arith.remsi", "arith.shrsi", -1},
-    {"the old sum is not scaled again", "arith.maximumf", "", "arith.maximumf", "arith.minimumf", 0},
-    {"what no block is written to is not cleared", "vector_store", "1x1x16x256xbf16", NULL, NULL, -1},
-    {"a block too many where the length is a multiple of it", "arith.shrsi", "", "arith.shrsi", "arith.addi", 0},
+    {"a wait for queries is missing", "wait_dma2", "2x4x128xbf16", NULL, NULL, 0, NULL},
+    {"a wait for keys is missing", "wait_dma2", "memref<?x", NULL, NULL, 0, NULL},
+    {"a wait for values is missing", "wait_dma2", "memref<?x", NULL, NULL, 1, NULL},
+    {"the last wait for a result is missing", "wait_dma2", "dst(", NULL, NULL, 4, NULL},
+    {"the mask sees one key too few", "arith.cmpi sle", "vector", "sle", "slt", -1, NULL},
+    {"the mask sees keys to come", "arith.cmpi sle", "vector", "sle", "ne", -1, NULL},
+    {"one buffer instead of two: a stale one is read", "arith.remsi", "", "arith.remsi", "arith.shrsi", -1, NULL},
+    {"the old sum is not scaled again", "arith.maximumf", "", "arith.maximumf", "arith.minimumf", 0, NULL},
+    {"what no block is written to is not cleared", "vector_store", "1x1x16x256xbf16", NULL, NULL, -1, NULL},
+    {"a fetch is read from the other slot", "arith.remsi", "", "arith.remsi", "arith.divsi", 2, NULL},
+    {"a block too many where the length is a multiple of it", "arith.addi", ", %1 :", "%1 :", "%0 :", -1,
+     "arith.subi"},
 };
 
 /* A copy of text with the mistake; how many lines it changed. */
 static int plant(const struct sy_buf *text, const struct mistake *k, struct sy_buf *out)
 {
     int seen = 0, changed = 0;
+    char last[3][4000] = {{0}};
     sy_buf_init(out, sy_env_default(), 0);
     for (const char *at = text->at, *end; *at; at = end + 1) {
         end = strchr(at, '\n');
-        char line[4000];
-        assert_true((size_t)(end - at) < sizeof line);
-        snprintf(line, sizeof line, "%.*s", (int)(end - at), at);
-        bool is = strstr(line, k->what) && strstr(line, k->also) && (k->nth < 0 || seen == k->nth);
-        seen += strstr(line, k->what) && strstr(line, k->also);
+        memmove(last[1], last[0], sizeof last - sizeof last[0]);
+        char *line = last[0];
+        assert_true((size_t)(end - at) < sizeof last[0]);
+        snprintf(line, sizeof last[0], "%.*s", (int)(end - at), at);
+        bool like = strstr(line, k->what) && strstr(line, k->also) && (!k->above || strstr(last[2], k->above));
+        bool is = like && (k->nth < 0 || seen == k->nth);
+        seen += like;
         char *old = is && k->old ? strstr(line, k->old) : NULL;
         if (!is) sy_buf_printf(out, "%s\n", line);
         else if (old) sy_buf_printf(out, "%.*s%s%s\n", (int)(old - line), line, k->with, old + strlen(k->old));
@@ -208,8 +214,8 @@ static int plant(const struct sy_buf *text, const struct mistake *k, struct sy_b
 }
 
 static const struct mistake window_mistakes[] = {
-    {"the window is one key too wide", "arith.cmpi sgt", "vector", "sgt", "sge", -1},
-    {"the window's first block is one too late", "arith.subi", ": i32", "arith.subi", "arith.addi", 4},
+    {"the window is one key too wide", "arith.cmpi sgt", "vector", "sgt", "sge", -1, NULL},
+    {"the window's first block is one too late", "arith.subi", ": i32", "arith.subi", "arith.addi", 4, NULL},
 };
 
 static void find(const struct case_of *c, const struct mistake *mistake, size_t n)

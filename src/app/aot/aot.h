@@ -26,10 +26,11 @@ struct aot_job {
     struct sy_shape max;
     struct aot_bucket bucket[SY_BUCKET_MAX];
     int32_t n_bucket;
-    /* Attention of the largest decode step by kernels and without; n_kernel 0: not known, perhaps for a reason.
-     * opt.kernels: they are used. */
+    /* Attention of the largest decode step's layers that a kernel takes, by kernels and by plain operations. For
+     * why_plain, which is not NULL, n_plain others are plain in any case. opt.kernels: kernels are used. */
     bool weighed;
-    int32_t n_kernel;
+    int32_t n_kernel, n_plain;
+    const char *why_plain;
     double kernel_s, plain_s;
     struct sy_err not_weighed;
 };

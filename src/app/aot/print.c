@@ -135,6 +135,7 @@ void aot_print_json(const struct aot_job *j, struct sy_buf *out)
     sy_jout_text(&o, "figures", "estimates of a compiler, not measured");
     sy_jout_text(&o, "stored", j->store);
     sy_jout_bool(&o, "kernels", j->opt.kernels);
+    sy_jout_text(&o, "no_kernels_because", j->not_weighed.code ? j->not_weighed.msg : j->why_plain);
     sy_jout_num(&o, "attention_kernel_s", j->kernel_s);
     sy_jout_num(&o, "attention_plain_s", j->plain_s);
     sy_jout_open(&o, "buckets", '[');

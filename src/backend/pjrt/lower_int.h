@@ -47,6 +47,7 @@ int lower_attend(struct lower *, const struct sy_node *);
 /* lower_kernel.c: whether attention is a kernel's, whose KV arrays are [n_block, block_len, n_kv * d]; the step's
  * attention by it, of a decode bucket: q [tok, n_head * d], what a token sees of the arrays keys and vals. */
 bool lower_kernel_takes(const struct sy_node *, const struct pj_lower_opt *);
+const char *lower_kernel_refuses(const struct sy_node *, const struct pj_lower_opt *); /* why an ATTEND; NULL: no */
 int lower_kernel_attend(struct lower *, const struct sy_node *, int q, int keys, int vals);
 int lower_index(struct lower *, const struct sy_node *);
 int lower_attend_chosen(struct lower *, const struct sy_node *, int keys);

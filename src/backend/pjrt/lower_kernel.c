@@ -3,19 +3,33 @@
 #include "backend/pjrt/mosaic/kernels.h"
 
 enum {
-    LANES = 128,           /* of a vector register: heads and fetches come in multiples of it */
-    FETCH_KEYS_MIN = 256,  /* fewer keys are bound by latency */
+    LANES = 128,          /* of a vector register: heads and fetches come in multiples of it */
+    FETCH_KEYS_MIN = 256, /* fewer keys are bound by latency */
+    FETCH_MAX = 1024,
     FETCH_BYTES = 2 << 20, /* of keys and values together, of which two are in memory at once */
     VMEM_BYTES = 64 << 20,
 };
 
-bool lower_kernel_takes(const struct sy_node *n, const struct pj_lower_opt *o)
+const char *lower_kernel_refuses(const struct sy_node *n, const struct pj_lower_opt *o)
 {
     const struct sy_attn_dim *a = &n->attr.attn;
     int32_t len = o->cache.block_len;
-    return o->kernels && n->op == SY_OP_ATTEND && o->kv_elem == PJ_BF16 && o->compute == SY_COMPUTE_BF16 &&
-           a->d_key == a->d_val && a->d_key % LANES == 0 && !a->shared && a->chunk == 0 && a->stage_ranks == 0 &&
-           !n->in[4].id && !n->in[5].id && 3 * a->n_kv <= MO_CARRY_MAX && (len & (len - 1)) == 0 && len % 8 == 0;
+    return o->kv_elem != PJ_BF16                                  ? "a KV cache of another type than bf16"
+           : o->compute != SY_COMPUTE_BF16 || o->attend_bf16      ? "products not of bf16, or sums not of f32"
+           : a->shared || a->d_key != a->d_val                    ? "values that are not as wide as keys"
+           : a->d_key % LANES != 0                                ? "heads whose width is no multiple of 128"
+           : a->chunk != 0                                        ? "attention within chunks"
+           : n->in[4].id                                          ? "sinks"
+           : n->in[5].id                                          ? "keys that an indexer chooses"
+           : a->stage_ranks != 0                                  ? "stages of layers"
+           : 3 * a->n_kv > MO_CARRY_MAX                           ? "more than 21 key heads on a device"
+           : (len & (len - 1)) != 0 || len < 8 || len > FETCH_MAX ? "blocks not of 8 to 1024 positions"
+                                                                  : NULL;
+}
+
+bool lower_kernel_takes(const struct sy_node *n, const struct pj_lower_opt *o)
+{
+    return o->kernels && n->op == SY_OP_ATTEND && !lower_kernel_refuses(n, o);
 }
 
 struct mo_attend mo_attend_of(const struct sy_attn_dim *d, const struct sy_cache_dim *cache, struct sy_shape s)
@@ -53,6 +67,10 @@ int lower_kernel_attend(struct lower *l, const struct sy_node *n, int q, int key
     q = pj_convert(h, PJ_RESHAPE(h, q, tok, d->n_kv, group, d->d_key), PJ_BF16);
     if (group < a.g) q = pj_pad_after(h, q, 2, a.g - group);
     q = pj_pad_after(h, q, 0, a.tile);
+    /* Arrays of a layer that no kernel takes, whose keys this one reads, have heads apart. */
+    struct pj_type flat = PJ_TYPE(PJ_BF16, a.n_block, a.block_len, (int64_t)a.n_kv * a.d);
+    keys = pj_reshape(h, keys, 3, flat.dim);
+    vals = pj_reshape(h, vals, 3, flat.dim);
     struct mosaic m;
     struct sy_buf text, config;
     sy_buf_init(&text, h->env, 0);

@@ -7,10 +7,13 @@
 /* Ragged paged attention (Kwon et al., arXiv:2309.06180) with a running maximum and sum (Milakov and Gimelshein,
  * arXiv:1805.02867). Each sequence's tokens of the step are taken `tile` at a time (1: decode), its keys `fetch`
  * blocks at a time: while one fetch is worked on, the next, of the next tile or sequence where need be, is on its
- * way. Only blocks that a tile sees are fetched. table [n_seq * n_table]  block of each block_len positions start
- * [n_seq + 1]        first token of each sequence ctx   [n_seq]            its length once the step has run live  [1]
- * sequences that have tokens; they come first q     bf16 [n_tok + tile, n_kv, g, d] k, v  [n_block, block_len, n_kv *
- * d] out   bf16 like q; only rows of tokens are meant, others hold anything */
+ * way. Only blocks that a tile sees are fetched. Operands:
+ *   table i32 [n_seq * n_table]: the block of each block_len positions
+ *   start i32 [n_seq + 1]: the first token of each sequence
+ *   ctx i32 [n_seq]: its length once the step has run
+ *   live i32 [1]: sequences that have tokens; they come first
+ *   q bf16 [n_tok + tile, n_kv, g, d]; k, v bf16 [n_block, block_len, n_kv * d]
+ * Result: bf16 like q; only rows of tokens are meant, others hold anything. */
 struct mo_attend {
     int32_t n_seq, n_tok, n_table, n_block, block_len, n_kv;
     int32_t g;     /* queries to a key head: a power of two, 4 or more */

@@ -97,7 +97,18 @@ static sy_status twin_program(const struct sy_env *env, const struct sy_attend_s
     return st;
 }
 
-int32_t sy_attend_shape_of(const struct sy_graph *g, const struct sy_aot_opt *o, struct sy_attend_shape *out)
+/* Counts it with the ones like it; with the last kind when there are too many kinds. */
+static void use_one(struct sy_attend_use *u, const struct sy_attend_shape *s)
+{
+    int32_t k = 0;
+    while (k < u->n_kind && memcmp(&u->shape[k], s, sizeof *s) != 0) k++;
+    if (k == SY_ATTEND_KINDS) k--;
+    else if (k == u->n_kind) u->shape[u->n_kind++] = *s;
+    u->n[k]++;
+    u->n_kernel++;
+}
+
+struct sy_attend_use sy_attend_use_of(const struct sy_graph *g, const struct sy_aot_opt *o)
 {
     uint32_t n_node;
     const struct sy_node *node = sy_graph_nodes(g, &n_node);
@@ -106,19 +117,22 @@ int32_t sy_attend_shape_of(const struct sy_graph *g, const struct sy_aot_opt *o,
                               .cache = o->cache,
                               .kernels = o->kernels};
     struct sy_shape s = sy_graph_shape(g);
-    int32_t n = 0;
-    *out = (struct sy_attend_shape){0};
+    struct sy_attend_use u = {0};
     for (uint32_t i = 1; i < n_node; i++) {
-        if (!lower_kernel_takes(&node[i], &lo)) continue;
+        if (node[i].op != SY_OP_ATTEND || !o->kernels) continue;
         const struct sy_attn_dim *d = &node[i].attr.attn;
+        const char *why = lower_kernel_refuses(&node[i], &lo);
+        if (why) {
+            u.why = u.n_plain++ ? u.why : why;
+            continue;
+        }
         struct mo_attend a = mo_attend_of(d, &o->cache, s);
         int32_t keys = s.block * o->cache.block_len;
         if (d->window > 0 && d->window < keys) keys = d->window;
-        if (n++ == 0 || keys > out->n_keys)
-            *out = (struct sy_attend_shape){
-                s.seq, keys, d->n_kv, d->n_head / d->n_kv, d->d_key, o->cache.block_len, a.fetch * a.block_len};
+        use_one(&u, &(struct sy_attend_shape){s.seq, keys, d->n_kv, d->n_head / d->n_kv, d->d_key, o->cache.block_len,
+                                              a.fetch * a.block_len});
     }
-    return n;
+    return u;
 }
 
 /* ---- the schedule -----------------------------------------------------------------------------------------------
@@ -179,10 +193,11 @@ static bool attend_loops(const struct sy_schedule_loop *l, int n, const struct m
 /* ---- compiling --------------------------------------------------------------------------------------------------
  */
 
+/* Beside the kernel's own the compiler writes those of what it puts around it: <late-...> and TLP. */
 static bool is_schedule(const char *name)
 {
-    return strstr(name, "packed-bundles-post-ra.txt") && !strstr(name, "schedule-analysis") &&
-           !strstr(name, "late-finalization") && !strstr(name, "TLP");
+    return strstr(name, "packed-bundles-post-ra.txt") && !strstr(name, "schedule-analysis") && !strchr(name, '<') &&
+           !strstr(name, "TLP");
 }
 
 /* Reads the schedule among the files of a folder, and takes folder and files away. */

@@ -18,8 +18,16 @@ struct sy_twin_cost { /* seconds */
     double estimate;  /* by the compiler's cycles, which leave out most of a gather */
     double memory;    /* the bytes it says are accessed, at full bandwidth */
 };
-/* The ATTENDs of a graph that kernels take when opt->kernels: how many, and the shape of the widest. */
-int32_t sy_attend_shape_of(const struct sy_graph *, const struct sy_aot_opt *, struct sy_attend_shape *);
+/* The ATTENDs of a graph when opt->kernels: those that kernels take, alike ones together, and those that none takes.
+ */
+enum { SY_ATTEND_KINDS = 4 };
+struct sy_attend_use {
+    int32_t n_kind, n_kernel, n_plain;
+    const char *why; /* the first that none takes has, such as "sinks" */
+    struct sy_attend_shape shape[SY_ATTEND_KINDS];
+    int32_t n[SY_ATTEND_KINDS];
+};
+struct sy_attend_use sy_attend_use_of(const struct sy_graph *, const struct sy_aot_opt *);
 /* Both compile in the caller's process and change its environment: run them in a child of their own. */
 SY_CHECK sy_status sy_attend_cost(const struct sy_env *, const char *plugin, const struct sy_aot_target *,
                                   const struct sy_attend_shape *, struct sy_attend_cost *, struct sy_err *);
