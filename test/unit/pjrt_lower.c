@@ -299,8 +299,8 @@ static void put_instruction(struct sy_buf *comp, const char *opcode, const char 
     sy_buf_release(&i);
 }
 
-/* Entry 1: a fusion, an all-reduce, a loop over 2 whose trips are not known and which holds a loop over 3 of 5 trips,
- * and a loop over 3 that is one over experts' tiles.
+/* Entry 1: a fusion, one without an estimate, an all-reduce, a loop over 2 whose trips are not known and which holds
+ * a loop over 3 of 5 trips, and a loop over 3 that is one over experts' tiles.
  */
 static void make_module(struct sy_buf *m)
 {
@@ -311,6 +311,7 @@ static void make_module(struct sy_buf *m)
         put_instruction(&c, "fusion", id == 1 ? "{\"estimated_cycles\":\"100\"}" : "{\"estimated_cycles\":\"7\"}", 0,
                         NULL);
         if (id == 1) {
+            put_instruction(&c, "fusion", "{\"estimated_cycles\":\"18446744073709551615\"}", 0, NULL); /* unknown */
             put_instruction(&c, "all-reduce-start", NULL, 0, NULL);
             put_instruction(&c, "all-reduce-done", NULL, 0, NULL);
             put_instruction(&c, "while", NULL, 2, NULL);

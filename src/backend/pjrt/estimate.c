@@ -8,6 +8,9 @@
 #include "backend/pjrt/aot.h"
 #include "backend/pjrt/pjrt_int.h"
 
+/* libtpu writes 2^64 - 1 where it has no estimate. */
+#define CYCLES_MAX 1e18
+
 struct bytes {
     const unsigned char *at, *end;
 };
@@ -217,7 +220,7 @@ static bool is_experts(struct walk *w, struct bytes metadata)
 static void walk_instruction(struct walk *w, const struct instruction *i, double times, int loops, int depth)
 {
     double cycles = number_of(i->config, "\"estimated_cycles\"");
-    if (cycles > 0) {
+    if (cycles > 0 && cycles < CYCLES_MAX) {
         w->out->cycles += times * cycles;
         w->out->n_estimated++;
     }
