@@ -11,6 +11,7 @@
 #include "app/session/session.h"
 #include "base/file.h"
 #include "checkpoint/convert.h"
+#include "model/model.h"
 
 enum { COPY_BYTES_MAX = 256 << 20, TOKENS_MAX = 512, ROWS = 64 };
 
@@ -36,6 +37,7 @@ static const struct sy_flag flags[] = {
 static const struct sy_example examples[] = {
     {"systole convert -m Qwen3-8B -o Qwen3-8B-fp8 --quant fp8", "8-bit floats with a scale for 128 x 128"},
     {"systole convert -m model-f16.gguf -o model-q4_k.gguf --quant Q4_K", "a smaller GGUF"},
+    {"systole convert -m Qwen3-8B -o Qwen3-8B.gguf", "a folder as a GGUF, without loss"},
     {"systole convert -m model.gguf -o model", "a GGUF of Q8_0 or Q4_0 as safetensors, without loss"},
     {0},
 };
@@ -110,6 +112,57 @@ static void remove_folder(struct sy_args *a, const char *path)
     rmdir(path);
 }
 
+/* ---- whether a GGUF's keys say all that the config says ---------------------------------------------------------
+ */
+
+static sy_status print_model(struct sy_args *a, const struct sy_checkpoint *c, struct sy_buf *b, struct sy_err *err)
+{
+    static const struct sy_shape shape = {.tok = 8, .seq = 2, .block = 4, .out = 2};
+    const struct sy_env *env = &a->app->env;
+    struct sy_model m;
+    struct sy_graph *g = NULL;
+    sy_status st = sy_model_open(env, sy_checkpoint_config(c), sy_checkpoint_path(c), &m, err);
+    if (st) return st;
+    st = sy_model_build(env, &m, shape, &g, err);
+    if (!st) sy_graph_print(g, true, b);
+    if (!st) sy_buf_printf(b, "context of %d, vocabulary of %d\n", m.info.n_ctx, m.info.n_vocab);
+    sy_graph_free(g);
+    sy_model_release(&m);
+    return st || !b->failed ? st : sy_fail(err, SY_ENOMEM, "no memory to compare two models");
+}
+
+/* The first line that differs, or NULL. */
+static const char *first_other(const char *x, const char *y, const char **other)
+{
+    size_t line = 0;
+    for (size_t i = 0; x[i] && x[i] == y[i]; i++)
+        if (x[i] == '\n') line = i + 1;
+    *other = y + line;
+    return strcmp(x, y) ? x + line : NULL;
+}
+
+static sy_status check_same(struct sy_args *a, const struct sy_checkpoint *old, const char *path, struct sy_err *err)
+{
+    struct sy_checkpoint *new = NULL;
+    struct sy_buf x, y;
+    const char *other, *line;
+    sy_buf_init(&x, &a->app->env, 0);
+    sy_buf_init(&y, &a->app->env, 0);
+    sy_status st = sy_checkpoint_open(&a->app->env, path, &new, err);
+    if (!st) st = print_model(a, old, &x, err);
+    if (!st) st = print_model(a, new, &y, err);
+    if (!st && (line = first_other(x.at, y.at, &other)))
+        st =
+            sy_fail(err, SY_ENOSUP,
+                    "the keys of a GGUF cannot say all that config.json says; its model would have '%.*s' where this "
+                    "one has '%.*s'",
+                    (int)strcspn(other, "\n"), other, (int)strcspn(line, "\n"), line);
+    sy_buf_release(&x);
+    sy_buf_release(&y);
+    sy_checkpoint_free(new);
+    return st;
+}
+
 /* ---- how far the new model is from the old --------------------------------------------------------------------- */
 
 static sy_status open_engine(struct sy_args *a, const char *path, struct sy_engine **out, struct sy_err *err)
@@ -161,7 +214,10 @@ static sy_status convert(struct sy_args *a, const char *model, const char *temp,
     st = (gguf ? sy_checkpoint_convert_gguf : sy_checkpoint_convert)(&a->app->env, ckpt, temp, &opt, res, err);
     sy_progress_end(&bar);
     bool folder = !strcmp(sy_checkpoint_kind(ckpt), "safetensors");
-    if (!st && folder) st = copy_tokenizer(a, model, temp, err);
+    if (!st && folder && gguf) st = check_same(a, ckpt, temp, err);
+    if (!st && folder && !gguf) st = copy_tokenizer(a, model, temp, err);
+    if (!st && folder && gguf && sy_checkpoint_tokenizer_json(ckpt) && !a->app->quiet)
+        fprintf(stderr, "the GGUF has no tokenizer: that of '%s' is not converted\n", model);
     if (!st && !folder && !gguf && !a->app->quiet)
         fprintf(stderr, "the tokenizer stays in '%s': put the model's tokenizer.json into the folder\n", model);
     sy_checkpoint_free(ckpt);
@@ -206,10 +262,11 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
 
 const struct sy_command sy_cmd_convert = {
     .name = "convert",
-    .help = "write a model in another format, as a folder of safetensors",
+    .help = "write a model in another format, as a folder of safetensors or a GGUF",
     .about =
-        "Writes a folder of safetensors, a file a layer, from a model folder or a GGUF file; or a GGUF from another "
-        "GGUF. In a folder Q8_0 and Q4_0 are "
+        "Writes a folder of safetensors, a file a layer, or one GGUF file, from a model folder or a GGUF file. A "
+        "folder becomes a GGUF where the names and keys of its architecture there are known, and only when they say "
+        "all that its config.json says. In a folder Q8_0 and Q4_0 are "
         "stored as compressed-tensors' packed integers with a scale for 32, MXFP4 as its MXFP4, fp8 as e4m3 "
         "with a scale for 128 x 128; Q4_K and Q6_K are for GGUF alone. Scales are chosen for the least squared "
         "error. Embeddings, heads, routers "

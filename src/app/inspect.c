@@ -154,7 +154,7 @@ static sy_status show(struct sy_args *a, const struct sy_description *d, struct 
         if (sy_arg_on(a, "json")) print_json(&b, d);
         else print_text(&b, d, sy_arg_on(a, "tensors"));
     } else if (d->graph) {
-        sy_graph_print(d->graph, &b);
+        sy_graph_print(d->graph, false, &b);
     }
     sy_status st = b.failed ? sy_fail(err, SY_ENOMEM, "no memory for the description") : SY_OK;
     if (!st && b.len) sy_text_print(b.at, b.len);

@@ -1,12 +1,13 @@
-/* convert.h - writes a checkpoint as a folder of safetensors, one shard a layer, so that neither reading nor writing
- * holds more than a few rows in memory.
+/* convert.h - writes a checkpoint as a folder of safetensors, one shard a layer, or as one GGUF, so that neither
+ * reading nor writing holds more than a few rows in memory.
  *
- * As stored: floats stay what they are; q8_0 and q4_0 of a GGUF become compressed-tensors' packed integers in groups
- * of 32, mxfp4 its MXFP4: the same numbers, bit for bit. Any other format is refused by name. Otherwise the matrices
- * of the layers are quantised, with the rounding that makes the squared error least; all else stays, or becomes bf16
- * where safetensors has no such format. Tensors of other modalities are left out. Formats: huggingface/safetensors
- * README; compressed-tensors "pack-quantized", "mxfp4-pack-quantized"; transformers' "fp8" with blocks of 128 x 128.
- */
+ * As stored, into a folder: floats stay what they are; q8_0 and q4_0 of a GGUF become compressed-tensors' packed
+ * integers in groups of 32, mxfp4 its MXFP4: the same numbers, bit for bit. Into a GGUF: floats stay what they are
+ * (vectors, routers and filters become f32), MXFP4 becomes mxfp4. Any other format is refused by name. Otherwise the
+ * matrices of the layers are quantised, with the rounding that makes the squared error least; all else stays, or
+ * becomes bf16 where there is no such format. Tensors of other modalities, and of heads for further tokens, are left
+ * out. Formats: huggingface/safetensors README; compressed-tensors "pack-quantized", "mxfp4-pack-quantized";
+ * transformers' "fp8" with blocks of 128 x 128; ggml-org/ggml, docs/gguf.md. */
 #pragma once
 #include "checkpoint/checkpoint.h"
 
@@ -32,8 +33,9 @@ struct sy_convert_result {
 /* Writes weights, config.json and generation_config.json into an existing empty folder. */
 SY_CHECK sy_status sy_checkpoint_convert(const struct sy_env *, const struct sy_checkpoint *, const char *folder,
                                          const struct sy_convert_opt *, struct sy_convert_result *, struct sy_err *);
-/* Writes one GGUF from another one: the metadata as it is, the layers' matrices quantised or, as stored, all the
- * bytes. Rows that are no whole blocks of the format become q8_0, or stay what they are. */
+/* Writes one GGUF: of another one, whose metadata stays as it is; or of a folder whose architecture's GGUF names are
+ * known. Keys hold what GGUF has keys for: the caller compares the models of both. Rows that are no whole blocks of
+ * the format become q8_0, or stay what they are. */
 SY_CHECK sy_status sy_checkpoint_convert_gguf(const struct sy_env *, const struct sy_checkpoint *, const char *path,
                                               const struct sy_convert_opt *, struct sy_convert_result *,
                                               struct sy_err *);

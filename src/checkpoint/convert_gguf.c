@@ -1,41 +1,40 @@
-/* convert_gguf.c - a GGUF with other formats of its matrices: metadata as it is, tensor after tensor, a few rows at a
- * time. Shards become one file. Format: ggml-org/ggml, docs/gguf.md, version 3. */
-#include <errno.h>
-#include <stdio.h>
+/* convert_gguf.c - one GGUF, tensor after tensor, a few rows at a time: of another GGUF, whose metadata stays as it
+ * is, or of a folder. Shards become one file. Format: ggml-org/ggml, docs/gguf.md, version 3. */
+#include <stdlib.h>
 #include <string.h>
 
-#include "checkpoint/convert.h"
-#include "checkpoint/internal.h"
+#include "checkpoint/convert_int.h"
+
+enum { ALIGN = 32, NAME_BYTES_MAX = 256 };
 
 struct out { /* a tensor to write */
-    const struct sy_tensor *t;
+    const char *name;
+    const struct sy_tensor *const *part; /* [n_part] experts, outermost; else one */
+    size_t n_part;
     const struct sy_quant *to;
-    int64_t rows, cols;
-    uint64_t at, n_bytes;
+    int n_dim;
+    int64_t dim[4], rows, cols; /* rows of a part */
+    int64_t head_rows;          /* heads whose rows are stored as rope pairs; 0: none */
+    bool plus_one;              /* 1 is added */
+    uint64_t at;
 };
+static uint64_t bytes_of(const struct out *o)
+{
+    return o->n_part * (uint64_t)(o->rows * sy_quant_row_bytes(o->to, o->cols));
+}
+
 struct writer {
-    const struct sy_env *env;
-    const struct sy_checkpoint *c;
-    const struct sy_convert_opt *opt;
-    struct sy_convert_result *res;
-    struct sy_arena mem;
-    struct out *out; /* [c->n_raw] */
-    FILE *file;
-    const char *path;
+    struct sy_convert w;
+    struct out *out; /* [n_out] */
+    size_t n_out;
+    struct sy_gguf_made made; /* of a folder; kv is empty of a GGUF */
+    const struct sy_gguf_arch *arch;
     float *row;         /* [2][cols_max]: what was, what has become of it */
     unsigned char *raw; /* a row in blocks */
-    double off, all, total, done;
     size_t align;
-    struct sy_err *err;
 };
 
-static sy_status no_memory(const struct writer *w) { return sy_fail(w->err, SY_ENOMEM, "no memory to convert"); }
-
-static void put(struct writer *w, const void *at, size_t n)
-{
-    if (n && fwrite(at, 1, n, w->file) != n && !w->err->code)
-        (void)sy_fail(w->err, SY_EIO, "cannot write to '%s': %s", w->path, strerror(errno));
-}
+static void put(struct writer *w, const void *at, size_t n) { sy_convert_put(&w->w, at, n); }
 static void put_u32(struct writer *w, uint32_t v) { put(w, &v, sizeof v); }
 static void put_u64(struct writer *w, uint64_t v) { put(w, &v, sizeof v); }
 static void put_text(struct writer *w, const char *s)
@@ -44,78 +43,247 @@ static void put_text(struct writer *w, const char *s)
     put(w, s, strlen(s));
 }
 
+/* ---- formats --------------------------------------------------------------------------------------------------- */
+
 /* The format's file type, as the ecosystem numbers them. */
 static const struct {
-    enum sy_convert_to to;
+    enum sy_convert_to to; /* STORED: what a folder's matrices are */
     const char *format;
     uint32_t file_type;
-} kinds[] = {{SY_CONVERT_Q8_0, "q8_0", 7},
-             {SY_CONVERT_Q4_0, "q4_0", 2},
-             {SY_CONVERT_Q4_K, "q4_k", 14},
-             {SY_CONVERT_Q6_K, "q6_k", 18},
-             {SY_CONVERT_MXFP4, "mxfp4", 38}};
+} kinds[] = {{SY_CONVERT_Q8_0, "q8_0", 7},    {SY_CONVERT_Q4_0, "q4_0", 2},    {SY_CONVERT_Q4_K, "q4_k", 14},
+             {SY_CONVERT_Q6_K, "q6_k", 18},   {SY_CONVERT_MXFP4, "mxfp4", 38}, {SY_CONVERT_STORED, "f16", 1},
+             {SY_CONVERT_STORED, "bf16", 32}, {SY_CONVERT_STORED, "f32", 0}};
 
 static const struct sy_quant *format_of(enum sy_convert_to to, uint32_t *file_type)
 {
     for (size_t i = 0; i < SY_COUNT(kinds); i++)
-        if (kinds[i].to == to) {
+        if (kinds[i].to == to && to != SY_CONVERT_STORED) {
             *file_type = kinds[i].file_type;
             return sy_quant_by_name(kinds[i].format);
         }
     return NULL;
 }
 
-/* Matrices of the layers that are multiplied with; routers, convolutions and norms keep their precision. */
-static bool is_linear(const struct sy_tensor *t)
+static bool ends(const char *s, const char *with)
 {
-    size_t n = strlen(t->file_name);
-    return t->n_dim >= 2 && !strncmp(t->file_name, "blk.", 4) && n > 7 && !strcmp(t->file_name + n - 7, ".weight") &&
-           !strstr(t->file_name, "_inp") && !strstr(t->file_name, "conv") && !strstr(t->file_name, "norm");
+    size_t n = strlen(s), m = strlen(with);
+    return n >= m && !strcmp(s + n - m, with);
+}
+
+/* Matrices of the layers that are multiplied with; routers, convolutions and norms keep their precision. */
+static bool is_linear(const struct out *o)
+{
+    return o->n_dim >= 2 && !strncmp(o->name, "blk.", 4) && ends(o->name, ".weight") && !strstr(o->name, "_inp") &&
+           !strstr(o->name, "conv") && !strstr(o->name, "norm");
 }
 
 /* The format, or q8_0 where its blocks are too long for the rows; NULL: as it is. */
-static const struct sy_quant *choose(const struct sy_tensor *t, const struct sy_quant *to)
+static const struct sy_quant *choose(const struct out *o, const struct sy_quant *to)
 {
-    int64_t cols = t->dim[t->n_dim - 1];
-    if (!to || !is_linear(t)) return NULL;
-    if (cols % to->block_len) to = sy_quant_by_name("q8_0");
-    return cols % to->block_len ? NULL : to;
+    if (!to || !is_linear(o)) return NULL;
+    if (o->cols % to->block_len) to = sy_quant_by_name("q8_0");
+    return o->cols % to->block_len ? NULL : to;
 }
 
-static sy_status plan(struct writer *w, const struct sy_quant *to)
+/* What a folder's tensor becomes where it is not quantised. Readers expect vectors, routers and filters in f32, which
+ * holds every bf16 and f16. */
+static sy_status keep(struct writer *w, struct out *o)
 {
-    int64_t cols_max = 1;
-    w->out = sy_arena_array(&w->mem, w->c->n_raw + 1, sizeof *w->out);
-    if (!w->out) return no_memory(w);
-    uint64_t at = 0;
-    for (size_t i = 0; i < w->c->n_raw; i++) {
-        const struct sy_tensor *t = &w->c->raw[i];
+    const struct sy_tensor *t = o->part[0];
+    const struct sy_quant *f = t->format;
+    bool small = o->n_dim == 1 || ends(o->name, ".bias") || !is_linear(o);
+    bool table = o->n_dim == 2 && strncmp(o->name, "blk.", 4) != 0;
+    if (f && f->st_dtype && f->exact != SY_EXACT_F32 && !f->f8) o->to = small && !table ? sy_quant_by_name("f32") : f;
+    else if (f && f->st_dtype && f->gguf_type >= 0) o->to = f;
+    else if (f && f->affine.e2m1 && f->affine.group == 32 && o->cols % 32 == 0) o->to = sy_quant_by_name("mxfp4");
+    else if (f && w->w.opt->to != SY_CONVERT_STORED) o->to = sy_quant_by_name("bf16");
+    else
+        return sy_fail(w->w.err, SY_ENOSUP,
+                       "tensor '%s': format %s has no equal in GGUF; --quant says what to make of it", t->file_name,
+                       t->dtype);
+    return SY_OK;
+}
+
+/* ---- the plan, of a GGUF ------------------------------------------------------------------------------------------
+ */
+
+static sy_status plan_raw(struct writer *w, const struct sy_quant *to)
+{
+    const struct sy_checkpoint *c = w->w.c;
+    const struct sy_tensor **part = sy_arena_array(&w->w.mem, c->n_raw + 1, sizeof *part);
+    w->out = sy_arena_array(&w->w.mem, c->n_raw + 1, sizeof *w->out);
+    if (!w->out || !part) return sy_convert_nomem(&w->w);
+    w->n_out = c->n_raw;
+    for (size_t i = 0; i < c->n_raw; i++) {
+        const struct sy_tensor *t = part[i] = &c->raw[i];
         struct out *o = &w->out[i];
-        *o = (struct out){.t = t, .to = choose(t, to), .rows = 1, .cols = t->dim[t->n_dim - 1], .at = at};
+        *o = (struct out){.name = t->file_name, .part = &part[i], .n_part = 1, .n_dim = t->n_dim, .rows = 1};
+        memcpy(o->dim, t->dim, sizeof o->dim);
+        o->cols = t->dim[t->n_dim - 1];
         for (int d = 0; d + 1 < t->n_dim; d++) o->rows *= t->dim[d];
-        if (o->to == t->format) o->to = NULL;
-        o->n_bytes = o->to ? (uint64_t)(o->rows * sy_quant_row_bytes(o->to, o->cols)) : t->n_bytes;
-        at += (o->n_bytes + w->align - 1) / w->align * w->align;
-        w->total += (double)o->n_bytes;
-        w->res->n_quantised += o->to != NULL;
+        o->to = choose(o, to);
+        if (!o->to) o->to = t->format;
+    }
+    return SY_OK;
+}
+
+/* ---- the plan, of a folder ----------------------------------------------------------------------------------------
+ */
+
+struct named {
+    const struct sy_tensor *t;
+    const struct sy_name_rule *rule;
+    const char *name;
+    int64_t layer, expert;
+};
+
+static int by_name(const void *a, const void *b)
+{
+    const struct named *x = a, *y = b;
+    int order = strcmp(x->name, y->name);
+    if (x->layer != y->layer) return x->layer < y->layer ? -1 : 1;
+    return order ? order : x->expert < y->expert ? -1 : x->expert > y->expert;
+}
+
+/* Every tensor of the model under its GGUF name. */
+static sy_status name_all(struct writer *w, struct named *named, size_t *n)
+{
+    const struct sy_checkpoint *c = w->w.c;
+    for (size_t i = 0; i < c->n_tensor; i++) {
+        struct named *x = &named[*n];
+        char gguf[NAME_BYTES_MAX];
+        x->t = &c->tensor[i];
+        if (sy_names_ignorable(x->t->name, c->config)) continue;
+        x->rule = sy_names_back(w->arch, x->t->name, gguf, sizeof gguf, &x->layer, &x->expert);
+        if (!x->rule)
+            return sy_fail(w->w.err, SY_ENOSUP, "tensor '%s': has no name in a GGUF of '%s'", x->t->file_name,
+                           w->arch->name);
+        x->name = sy_arena_text(&w->w.mem, gguf, strlen(gguf));
+        if (!x->name) return sy_convert_nomem(&w->w);
+        ++*n;
+    }
+    if (*n) qsort(named, *n, sizeof *named, by_name);
+    return SY_OK;
+}
+
+/* Shape of a part as GGUF has it: what names.c does to it, undone. */
+static void shape(struct out *o, const struct sy_tensor *t, unsigned flags)
+{
+    o->n_dim = t->n_dim;
+    memcpy(o->dim, t->dim, sizeof o->dim);
+    if ((flags & SY_NAME_ROW) && o->n_dim == 2 && o->dim[0] == 1) {
+        o->n_dim = 1;
+        o->dim[0] = o->dim[1];
+    }
+    if ((flags & SY_NAME_FILTER) && o->n_dim == 3 && o->dim[1] == 1) {
+        o->n_dim = 2;
+        o->dim[1] = o->dim[2];
+    }
+    if (o->n_dim == 0) o->n_dim = 1;
+    o->rows = 1;
+    for (int d = 0; d + 1 < o->n_dim; d++) o->rows *= o->dim[d];
+    o->cols = o->dim[o->n_dim - 1];
+}
+
+/* The tensor of `n` parts that have one name. */
+static sy_status plan_one(struct writer *w, const struct named *x, size_t n, struct out *o, const struct sy_quant *to)
+{
+    const struct sy_tensor **part = sy_arena_array(&w->w.mem, n, sizeof *part), *t = x->t;
+    if (!part) return sy_convert_nomem(&w->w);
+    *o = (struct out){.name = x->name, .part = part, .n_part = n};
+    for (size_t i = 0; i < n; i++) {
+        part[i] = x[i].t;
+        if (x->expert >= 0 ? x[i].expert != (int64_t)i : i > 0)
+            return sy_fail(w->w.err, SY_EFORMAT, "tensor '%s': expert %zu is missing", x->t->file_name, i);
+        if (x[i].t->n_dim != t->n_dim || memcmp(x[i].t->dim, t->dim, sizeof t->dim) ||
+            strcmp(x[i].t->dtype, t->dtype) != 0)
+            return sy_fail(w->w.err, SY_ENOSUP, "tensor '%s': experts of different shapes or formats become no GGUF",
+                           x[i].t->file_name);
+    }
+    shape(o, t, x->rule->flags);
+    if (x->expert >= 0 && o->n_dim < 4) {
+        memmove(o->dim + 1, o->dim, 3 * sizeof *o->dim);
+        o->dim[0] = (int64_t)n;
+        o->n_dim++;
+    }
+    o->plus_one = (x->rule->flags & SY_NAME_NORM) && w->arch->norm_plus_one && ends(x->name, ".weight");
+    if ((x->rule->flags & SY_NAME_ROPE) && w->arch->rope_pairs) {
+        int64_t hidden = sy_json_int(sy_json_get(w->w.c->config, "hidden_size"), 0);
+        int64_t heads = sy_json_int(sy_json_get(w->w.c->config, "num_attention_heads"), 1);
+        o->head_rows = sy_json_int(sy_json_get(w->w.c->config, "head_dim"), heads > 0 ? hidden / heads : 0);
+        if (o->head_rows < 2 || o->head_rows % 2 || t->dim[0] % o->head_rows)
+            return sy_fail(w->w.err, SY_ESHAPE, "tensor '%s': expected whole heads of %lld rows, found %lld rows",
+                           t->file_name, (long long)o->head_rows, (long long)t->dim[0]);
+    }
+    o->to = choose(o, to);
+    return o->to ? SY_OK : keep(w, o);
+}
+
+static sy_status plan_folder(struct writer *w, const struct sy_quant *to)
+{
+    size_t n = 0, room = w->w.c->n_tensor + 1;
+    struct named *named = sy_arena_array(&w->w.mem, room, sizeof *named);
+    w->out = sy_arena_array(&w->w.mem, room, sizeof *w->out);
+    if (!named || !w->out) return sy_convert_nomem(&w->w);
+    sy_status st = name_all(w, named, &n);
+    for (size_t i = 0, end; i < n && !st; i = end) {
+        for (end = i; end < n && !strcmp(named[end].name, named[i].name);) end++;
+        st = plan_one(w, named + i, end - i, &w->out[w->n_out++], to);
+    }
+    return st;
+}
+
+/* What most bytes of the layers are: the file's type. */
+static uint32_t stored_type(const struct writer *w)
+{
+    uint64_t most = 0;
+    uint32_t type = 0;
+    for (size_t k = 0; k < SY_COUNT(kinds); k++) {
+        uint64_t n = 0;
+        for (size_t i = 0; i < w->n_out; i++)
+            if (is_linear(&w->out[i]) && !strcmp(w->out[i].to->name, kinds[k].format)) n += bytes_of(&w->out[i]);
+        if (n > most) type = kinds[k].file_type;
+        if (n > most) most = n;
+    }
+    return type;
+}
+
+/* ---- places ------------------------------------------------------------------------------------------------------
+ */
+
+static sy_status place(struct writer *w)
+{
+    uint64_t at = 0;
+    int64_t cols_max = 1;
+    for (size_t i = 0; i < w->made.n_extra; i++) /* f32, first in the file */
+        at += ((uint64_t)w->made.extra[i].n * sizeof(float) + w->align - 1) / w->align * w->align;
+    for (size_t i = 0; i < w->n_out; i++) {
+        struct out *o = &w->out[i];
+        o->at = at;
+        at += (bytes_of(o) + w->align - 1) / w->align * w->align;
+        w->w.total += (double)bytes_of(o);
+        w->w.res->n_quantised +=
+            w->w.opt->to != SY_CONVERT_STORED && o->to->block_len > 1 && o->to != o->part[0]->format;
         if (o->cols > cols_max) cols_max = o->cols;
     }
-    w->res->bytes = w->total;
-    w->row = sy_arena_array(&w->mem, 2 * (size_t)cols_max, sizeof *w->row);
-    w->raw = sy_arena_get(&w->mem, 4 * (size_t)cols_max + 512);
-    return w->row && w->raw ? SY_OK : no_memory(w);
+    w->w.res->bytes = w->w.total;
+    w->row = sy_arena_array(&w->w.mem, 2 * (size_t)cols_max, sizeof *w->row);
+    w->raw = sy_arena_get(&w->w.mem, 4 * (size_t)cols_max + 512);
+    return w->row && w->raw ? SY_OK : sy_convert_nomem(&w->w);
 }
 
+/* ---- writing -----------------------------------------------------------------------------------------------------
+ */
+
+/* As another GGUF has it, but for the type of the file and what shards say of themselves. */
 static void write_metadata(struct writer *w, uint32_t file_type)
 {
+    const struct sy_checkpoint *c = w->w.c;
     size_t n = 0;
-    for (size_t i = 0; i < w->c->n_kv; i++) n += strncmp(w->c->kv[i].key, "split.", 6) != 0;
-    put(w, "GGUF", 4);
-    put_u32(w, 3);
-    put_u64(w, w->c->n_raw);
+    for (size_t i = 0; i < c->n_kv; i++) n += strncmp(c->kv[i].key, "split.", 6) != 0;
     put_u64(w, n);
-    for (size_t i = 0; i < w->c->n_kv; i++) {
-        const struct sy_gguf_kv *kv = &w->c->kv[i];
+    for (size_t i = 0; i < c->n_kv; i++) {
+        const struct sy_gguf_kv *kv = &c->kv[i];
         if (!strncmp(kv->key, "split.", 6)) continue;
         put_text(w, kv->key);
         put_u32(w, kv->type);
@@ -131,16 +299,13 @@ static void write_metadata(struct writer *w, uint32_t file_type)
     }
 }
 
-static void write_infos(struct writer *w)
+static void write_info(struct writer *w, const char *name, int n_dim, const int64_t *dim, int type, uint64_t at)
 {
-    for (size_t i = 0; i < w->c->n_raw; i++) {
-        const struct out *o = &w->out[i];
-        put_text(w, o->t->file_name);
-        put_u32(w, (uint32_t)o->t->n_dim);
-        for (int d = o->t->n_dim - 1; d >= 0; d--) put_u64(w, (uint64_t)o->t->dim[d]);
-        put_u32(w, (uint32_t)(o->to ? o->to : o->t->format)->gguf_type);
-        put_u64(w, o->at);
-    }
+    put_text(w, name);
+    put_u32(w, (uint32_t)n_dim);
+    for (int d = n_dim - 1; d >= 0; d--) put_u64(w, (uint64_t)dim[d]);
+    put_u32(w, (uint32_t)type);
+    put_u64(w, at);
 }
 
 static void pad(struct writer *w, uint64_t n)
@@ -150,68 +315,127 @@ static void pad(struct writer *w, uint64_t n)
         put(w, zero, n < sizeof zero ? (size_t)n : sizeof zero);
 }
 
-static void write_tensor(struct writer *w, const struct out *o)
+/* The logical row that is stored as row s. */
+static int64_t row_of(const struct out *o, int64_t s)
 {
-    int64_t k = o->cols;
-    if (!o->to) put(w, o->t->data, o->t->n_bytes);
-    for (int64_t r = 0; o->to && r < o->rows && !w->err->code; r++) {
-        float *x = w->row, *y = x + k;
-        sy_tensor_floats(o->t, r, x);
-        o->to->quantise(x, w->raw, k);
-        o->to->dequant(w->raw, y, k);
-        for (int64_t i = 0; i < k; i++) {
-            double off = (double)x[i] - (double)y[i];
-            w->off += off * off;
-            w->all += (double)x[i] * (double)x[i];
-        }
-        put(w, w->raw, (size_t)sy_quant_row_bytes(o->to, k));
-    }
-    pad(w, o->n_bytes);
-    w->done += (double)o->n_bytes;
-    if (w->opt->progress) w->opt->progress(w->opt->progress_ctx, w->total > 0 ? w->done / w->total : 1);
+    if (!o->head_rows) return s;
+    int64_t h = s / o->head_rows * o->head_rows, i = s % o->head_rows;
+    return h + (i % 2 ? o->head_rows / 2 + i / 2 : i / 2);
 }
 
-static sy_status write_all(struct writer *w, uint32_t file_type)
+static void write_row(struct writer *w, const struct out *o, const struct sy_tensor *t, int64_t r)
 {
-    w->file = fopen(w->path, "wb");
-    if (!w->file) return sy_fail(w->err, SY_EIO, "cannot write '%s': %s", w->path, strerror(errno));
-    write_metadata(w, file_type);
-    write_infos(w);
-    long at = ftell(w->file);
-    if (at < 0 && !w->err->code) (void)sy_fail(w->err, SY_EIO, "cannot write to '%s'", w->path);
+    int64_t k = o->cols;
+    float *x = w->row, *y = x + k;
+    if (t->n_dim > 1 && o->n_dim > 1) sy_tensor_floats(t, row_of(o, r), x);
+    else { /* of a vector the elements are the rows */ sy_tensor_floats(t, 0, y);
+        for (int64_t i = 0; i < k; i++) x[i] = y[row_of(o, i)];
+    }
+    for (int64_t i = 0; o->plus_one && i < k; i++) x[i] += 1;
+    o->to->quantise(x, w->raw, k);
+    if (o->to->block_len > 1) {
+        o->to->dequant(w->raw, y, k);
+        sy_convert_count_error(&w->w, x, y, k);
+        bool same = true;
+        for (int64_t i = 0; i < k; i++) same &= x[i] == y[i];
+        if (!same && w->w.opt->to == SY_CONVERT_STORED && !w->w.err->code)
+            (void)sy_fail(w->w.err, SY_ENOSUP,
+                          "tensor '%s': not all of its numbers of format %s are ones of GGUF's %s; --quant says what "
+                          "to make of it",
+                          t->file_name, t->dtype, o->to->name);
+    }
+    put(w, w->raw, (size_t)sy_quant_row_bytes(o->to, k));
+}
+
+static void write_tensor(struct writer *w, const struct out *o)
+{
+    for (size_t p = 0; p < o->n_part && !w->w.err->code; p++) {
+        const struct sy_tensor *t = o->part[p];
+        bool as_it_lies = o->to == t->format && t->data && !t->row_bytes && !t->col_bytes && !t->head_rows;
+        if (as_it_lies && !o->head_rows && !o->plus_one) {
+            put(w, t->data, t->n_bytes);
+            continue;
+        }
+        for (int64_t r = 0; r < o->rows && !w->w.err->code; r++) write_row(w, o, t, r);
+    }
+    pad(w, bytes_of(o));
+    sy_convert_progress(&w->w, (double)bytes_of(o));
+}
+
+static sy_status write_all(struct writer *w, const char *path, uint32_t file_type)
+{
+    if (sy_convert_begin(&w->w, path)) return w->w.err->code;
+    put(w, "GGUF", 4);
+    put_u32(w, 3);
+    put_u64(w, w->n_out + w->made.n_extra);
+    if (w->arch) {
+        put_u64(w, w->made.n_kv);
+        put(w, w->made.kv.at, w->made.kv.len);
+    } else {
+        write_metadata(w, file_type);
+    }
+    uint64_t offset = 0;
+    for (size_t i = 0; i < w->made.n_extra; i++) {
+        write_info(w, w->made.extra[i].name, 1, &w->made.extra[i].n, 0, offset);
+        offset += ((uint64_t)w->made.extra[i].n * sizeof(float) + w->align - 1) / w->align * w->align;
+    }
+    for (size_t i = 0; i < w->n_out; i++) {
+        const struct out *o = &w->out[i];
+        write_info(w, o->name, o->n_dim, o->dim, o->to->gguf_type, o->at);
+    }
+    long at = ftell(w->w.file);
+    if (at < 0 && !w->w.err->code) (void)sy_fail(w->w.err, SY_EIO, "cannot write to '%s'", path);
     pad(w, (uint64_t)at);
-    for (size_t i = 0; i < w->c->n_raw && !w->err->code; i++) write_tensor(w, &w->out[i]);
-    if (fclose(w->file) && !w->err->code)
-        (void)sy_fail(w->err, SY_EIO, "cannot write to '%s': %s", w->path, strerror(errno));
-    return w->err->code;
+    for (size_t i = 0; i < w->made.n_extra; i++) {
+        put(w, w->made.extra[i].at, (size_t)w->made.extra[i].n * sizeof(float));
+        pad(w, (uint64_t)w->made.extra[i].n * sizeof(float));
+    }
+    for (size_t i = 0; i < w->n_out && !w->w.err->code; i++) write_tensor(w, &w->out[i]);
+    return sy_convert_end(&w->w);
+}
+
+static sy_status open_arch(struct writer *w)
+{
+    const char *name = sy_json_text(sy_json_at(sy_json_get(w->w.c->config, "architectures"), 0));
+    w->arch = name ? sy_gguf_arch_of_class(name) : NULL;
+    return w->arch ? SY_OK
+                   : sy_fail(w->w.err, SY_ENOSUP, "'%s': how a GGUF holds a '%s' is not known", w->w.c->path,
+                             name ? name : "");
+}
+
+static sy_status convert(struct writer *w, const char *path)
+{
+    const struct sy_checkpoint *c = w->w.c;
+    uint32_t file_type = 0;
+    const struct sy_quant *to = format_of(w->w.opt->to, &file_type);
+    if (!to && w->w.opt->to != SY_CONVERT_STORED)
+        return sy_fail(w->w.err, SY_ENOSUP, "GGUF has no format for fp8: name a folder, not a file ending in .gguf");
+    if (!c->raw && open_arch(w)) return w->w.err->code;
+    for (size_t i = 0; i < c->n_kv; i++)
+        if (!strcmp(c->kv[i].key, "general.alignment") && c->kv[i].type == SY_GGUF_U32) {
+            uint32_t align; /* a power of two: checked when the file was opened */
+            memcpy(&align, c->kv[i].at, sizeof align);
+            w->align = align;
+        }
+    sy_status st = c->raw ? plan_raw(w, to) : plan_folder(w, to);
+    if (!st && !c->raw) {
+        if (!to) file_type = stored_type(w);
+        st = sy_gguf_make(c, w->arch, file_type, &w->w.mem, &w->made, w->w.err);
+    }
+    if (!st) st = place(w);
+    return st ? st : write_all(w, path, file_type);
 }
 
 sy_status sy_checkpoint_convert_gguf(const struct sy_env *env, const struct sy_checkpoint *c, const char *path,
                                      const struct sy_convert_opt *opt, struct sy_convert_result *res,
                                      struct sy_err *err)
 {
-    struct sy_err own = {0};
-    struct writer w = {
-        .env = env, .c = c, .opt = opt, .res = res, .path = path, .err = err ? err : &own, .align = 32};
-    uint32_t file_type = 0;
-    *res = (struct sy_convert_result){.n_shard = 1};
-    w.err->code = SY_OK;
-    if (!c->raw)
-        return sy_fail(err, SY_ENOSUP, "'%s' is no GGUF: a GGUF is written only from another, with its metadata",
-                       c->path);
-    const struct sy_quant *to = format_of(opt->to, &file_type);
-    if (!to && opt->to != SY_CONVERT_STORED)
-        return sy_fail(err, SY_ENOSUP, "GGUF has no format for fp8: name a folder, not a file ending in .gguf");
-    for (size_t i = 0; i < c->n_kv; i++)
-        if (!strcmp(c->kv[i].key, "general.alignment") && c->kv[i].type == SY_GGUF_U32) {
-            uint32_t align; /* a power of two: checked when the file was opened */
-            memcpy(&align, c->kv[i].at, sizeof align);
-            w.align = align;
-        }
-    sy_arena_init(&w.mem, env, 0);
-    sy_status st = plan(&w, to);
-    if (!st) st = write_all(&w, file_type);
-    res->error = w.all > 0 ? w.off / w.all : 0;
-    sy_arena_release(&w.mem);
+    struct writer w = {.align = ALIGN};
+    sy_convert_open(&w.w, env, c, opt, res, err);
+    sy_buf_init(&w.made.kv, env, 0);
+    res->n_shard = 1;
+    sy_status st = convert(&w, path);
+    sy_buf_release(&w.made.kv);
+    sy_convert_close(&w.w);
     return st;
 }

@@ -37,67 +37,69 @@ static void put_text(struct build *b, const char *name, const char *v)
 
 /* ---- keys that only change their name ------------------------------------------------------------------ */
 
-struct key_rule {
-    const char *gguf, *hf;                 /* gguf NULL ends a table */
-    enum { INT, COUNT, LAYERS, NUM } type; /* COUNT: may be 0; LAYERS: one integer, or an array of equal ones */
-    bool required;
-};
-
-static const struct key_rule common_keys[] = {
-    {"embedding_length", "hidden_size", INT, true},
-    {"context_length", "max_position_embeddings", INT, true},
-    {"feed_forward_length", "intermediate_size", LAYERS, false},
-    {"attention.head_count", "num_attention_heads", LAYERS, true},
-    {"attention.layer_norm_rms_epsilon", "rms_norm_eps", NUM, false},
-    {"attention.layer_norm_epsilon", "layer_norm_eps", NUM, false},
-    {"nextn_predict_layers", "num_nextn_predict_layers", COUNT, false},
-    {NULL, NULL, INT, false},
+static const struct sy_key_rule common_keys[] = {
+    {"embedding_length", "hidden_size", SY_KEY_INT, true},
+    {"context_length", "max_position_embeddings", SY_KEY_INT, true},
+    {"feed_forward_length", "intermediate_size", SY_KEY_LAYERS, false},
+    {"attention.head_count", "num_attention_heads", SY_KEY_LAYERS, true},
+    {"attention.layer_norm_rms_epsilon", "rms_norm_eps", SY_KEY_NUM, false},
+    {"attention.layer_norm_epsilon", "layer_norm_eps", SY_KEY_NUM, false},
+    {"nextn_predict_layers", "num_nextn_predict_layers", SY_KEY_COUNT, false},
+    {NULL, NULL, SY_KEY_INT, false},
 };
 /* Experts as in DeepSeek-V3. */
-static const struct key_rule sigmoid_moe_keys[] = {
-    {"expert_count", "n_routed_experts", INT, true},
-    {"expert_used_count", "num_experts_per_tok", INT, true},
-    {"expert_feed_forward_length", "moe_intermediate_size", LAYERS, true},
-    {"expert_shared_count", "n_shared_experts", INT, false},
-    {"leading_dense_block_count", "first_k_dense_replace", COUNT, false},
-    {"expert_weights_scale", "routed_scaling_factor", NUM, false},
-    {"expert_group_count", "n_group", INT, false},
-    {"expert_group_used_count", "topk_group", INT, false},
-    {NULL, NULL, INT, false},
+static const struct sy_key_rule sigmoid_moe_keys[] = {
+    {"expert_count", "n_routed_experts", SY_KEY_INT, true},
+    {"expert_used_count", "num_experts_per_tok", SY_KEY_INT, true},
+    {"expert_feed_forward_length", "moe_intermediate_size", SY_KEY_LAYERS, true},
+    {"expert_shared_count", "n_shared_experts", SY_KEY_INT, false},
+    {"leading_dense_block_count", "first_k_dense_replace", SY_KEY_COUNT, false},
+    {"expert_weights_scale", "routed_scaling_factor", SY_KEY_NUM, false},
+    {"expert_group_count", "n_group", SY_KEY_INT, false},
+    {"expert_group_used_count", "topk_group", SY_KEY_INT, false},
+    {NULL, NULL, SY_KEY_INT, false},
 };
-static const struct key_rule local_moe_keys[] = {
-    {"expert_count", "num_local_experts", INT, true},
-    {"expert_used_count", "num_experts_per_tok", INT, true},
-    {"expert_feed_forward_length", "intermediate_size", LAYERS, true},
-    {NULL, NULL, INT, false},
+static const struct sy_key_rule local_moe_keys[] = {
+    {"expert_count", "num_local_experts", SY_KEY_INT, true},
+    {"expert_used_count", "num_experts_per_tok", SY_KEY_INT, true},
+    {"expert_feed_forward_length", "intermediate_size", SY_KEY_LAYERS, true},
+    {NULL, NULL, SY_KEY_INT, false},
 };
-static const struct key_rule qwen_moe_keys[] = {
-    {"expert_count", "num_experts", INT, true},
-    {"expert_used_count", "num_experts_per_tok", INT, true},
-    {"expert_feed_forward_length", "moe_intermediate_size", LAYERS, true},
-    {"expert_shared_feed_forward_length", "shared_expert_intermediate_size", INT, false},
-    {NULL, NULL, INT, false},
+static const struct sy_key_rule qwen_moe_keys[] = {
+    {"expert_count", "num_experts", SY_KEY_INT, true},
+    {"expert_used_count", "num_experts_per_tok", SY_KEY_INT, true},
+    {"expert_feed_forward_length", "moe_intermediate_size", SY_KEY_LAYERS, true},
+    {"expert_shared_feed_forward_length", "shared_expert_intermediate_size", SY_KEY_INT, false},
+    {NULL, NULL, SY_KEY_INT, false},
 };
-static const struct key_rule mixtral_keys[] = {
-    {"expert_count", "num_local_experts", INT, true},
-    {"expert_used_count", "num_experts_per_tok", INT, true},
-    {NULL, NULL, INT, false},
+static const struct sy_key_rule mixtral_keys[] = {
+    {"expert_count", "num_local_experts", SY_KEY_INT, true},
+    {"expert_used_count", "num_experts_per_tok", SY_KEY_INT, true},
+    {NULL, NULL, SY_KEY_INT, false},
 };
-static const struct key_rule granite_keys[] = {
-    {"embedding_scale", "embedding_multiplier", NUM, true},
-    {"attention.scale", "attention_multiplier", NUM, true},
-    {"residual_scale", "residual_multiplier", NUM, true},
-    {"logit_scale", "logits_scaling", NUM, true},
-    {NULL, NULL, INT, false},
+static const struct sy_key_rule granite_keys[] = {
+    {"embedding_scale", "embedding_multiplier", SY_KEY_NUM, true},
+    {"attention.scale", "attention_multiplier", SY_KEY_NUM, true},
+    {"residual_scale", "residual_multiplier", SY_KEY_NUM, true},
+    {"logit_scale", "logits_scaling", SY_KEY_NUM, true},
+    {NULL, NULL, SY_KEY_INT, false},
 };
 
-static void put_keys(struct build *b, const struct key_rule *r)
+static const struct sy_key_rule mla_keys[] = {
+    {"attention.q_lora_rank", "q_lora_rank", SY_KEY_INT, false},
+    {"attention.kv_lora_rank", "kv_lora_rank", SY_KEY_INT, true},
+    {"rope.dimension_count", "qk_rope_head_dim", SY_KEY_INT, true},
+    {NULL, NULL, SY_KEY_INT, false},
+};
+
+static void put_keys(struct build *b, const struct sy_key_rule *r)
 {
     for (; r->gguf; r++) {
         const char *key = own(b, r->gguf);
         if (!r->required && !sy_gguf_find(&b->m, key)) continue;
-        if (r->type == NUM) put_num(b, r->hf, sy_gguf_num(&b->m, key, 0, 1e30));
-        else if (r->type <= COUNT) put_int(b, r->hf, sy_gguf_int(&b->m, key, r->type == INT, INT32_MAX));
+        if (r->type == SY_KEY_NUM) put_num(b, r->hf, sy_gguf_num(&b->m, key, 0, 1e30));
+        else if (r->type <= SY_KEY_COUNT)
+            put_int(b, r->hf, sy_gguf_int(&b->m, key, r->type == SY_KEY_INT, INT32_MAX));
         else put_int(b, r->hf, sy_gguf_int_layers(&b->m, key, b->d->n_layer, 1, INT32_MAX));
     }
 }
@@ -125,7 +127,7 @@ static void put_rope_factors(struct build *b, const struct sy_tensor *t)
                            (long long)i);
             break;
         }
-        if (!sy_json_push_take(list, sy_json_new_number(f))) b->nomem = true;
+        if (!sy_json_push_take(list, sy_json_new_number(sy_gguf_meant(f)))) b->nomem = true;
     }
     put(b, rope, "rope_type", sy_json_new_text("factors", 7));
     put(b, rope, "factors", list);
@@ -210,7 +212,6 @@ static void llama_keys(struct build *b)
     int64_t window = sy_gguf_int_or(&b->m, own(b, "attention.sliding_window"), 0, 0, INT32_MAX);
     if (b->d->n_expert > 0) {
         name_class(b, "MixtralForCausalLM", "mixtral");
-        put_keys(b, mixtral_keys);
     } else if (window > 0) {
         name_class(b, "MistralForCausalLM", "mistral");
     }
@@ -238,23 +239,21 @@ static void mistral3_keys(struct build *b)
 
 static void qwen_moe_only(struct build *b)
 {
-    put_keys(b, qwen_moe_keys);
     put_int(b, "decoder_sparse_step", 1);
     /* Where the file does not say: as the released models of the family do. */
     bool qwen3 = !strcmp(b->arch->name, "qwen3moe");
     put_bool(b, "norm_topk_prob", sy_gguf_bool_or(&b->m, own(b, "expert_weights_norm"), qwen3) != 0);
 }
 
-static void granite_only(struct build *b) { put_keys(b, granite_keys); }
 static void smollm3_keys(struct build *b) { put_int(b, "no_rope_layer_interval", 4); }
 static void qwen_keys(struct build *b) { put_bool(b, "use_sliding_window", false); }
 
 /* A number (every n-th layer is global) or one bool a layer (true: sliding). */
-static void put_pattern(struct build *b, int64_t otherwise)
+static void put_pattern(struct build *b)
 {
     const struct sy_gguf_kv *kv = sy_gguf_find(&b->m, own(b, "attention.sliding_window_pattern"));
     if (!kv || kv->type != SY_GGUF_ARRAY) {
-        put_int(b, "sliding_window_pattern", sy_gguf_int_or(&b->m, b->key, otherwise, 1, INT32_MAX));
+        put_int(b, "sliding_window_pattern", sy_gguf_int_or(&b->m, b->key, b->arch->pattern, 1, INT32_MAX));
         return;
     }
     if (!(kv = sy_gguf_array(&b->m, b->key, SY_GGUF_BOOL))) return;
@@ -275,7 +274,9 @@ static void put_pattern(struct build *b, int64_t otherwise)
 static void gemma_keys(struct build *b, int64_t layers_27b)
 {
     int64_t hidden = sy_gguf_int(&b->m, own(b, "embedding_length"), 1, INT32_MAX);
-    put_int(b, "query_pre_attn_scalar", b->d->n_layer == layers_27b ? hidden / b->n_head : b->d->head_dim);
+    double scale = sy_gguf_num_or(&b->m, own(b, "attention.scale"), 0, 0, 1e6);
+    if (scale > 0) put_num(b, "query_pre_attn_scalar", 1 / (scale * scale));
+    else put_int(b, "query_pre_attn_scalar", b->d->n_layer == layers_27b ? hidden / b->n_head : b->d->head_dim);
     put_text(b, "hidden_activation", b->arch->act);
 }
 
@@ -283,7 +284,7 @@ static void gemma2_keys(struct build *b)
 {
     gemma_keys(b, 46);
     put_int(b, "sliding_window", sy_gguf_int_or(&b->m, own(b, "attention.sliding_window"), 4096, 1, INT32_MAX));
-    put_pattern(b, 2);
+    put_pattern(b);
     put_num(b, "attn_logit_softcapping", sy_gguf_num_or(&b->m, own(b, "attn_logit_softcapping"), 50, 1e-6, 1e6));
     put_num(b, "final_logit_softcapping", sy_gguf_num_or(&b->m, own(b, "final_logit_softcapping"), 30, 1e-6, 1e6));
 }
@@ -295,7 +296,7 @@ static void gemma3_keys(struct build *b)
     int64_t window = sy_gguf_int_or(&b->m, own(b, "attention.sliding_window"), 0, 0, INT32_MAX);
     if (window > 0) {
         put_int(b, "sliding_window", window);
-        put_pattern(b, 6);
+        put_pattern(b);
     } else {
         put_int(b, "sliding_window_pattern", 1); /* every layer is global */
     }
@@ -324,24 +325,24 @@ static void put_long_rope(struct build *b)
                 memcpy(&f, t->data + 4 * k, 4);
                 if (!(f > 0 && f < 1e30f))
                     sy_gguf_refuse(&b->m, SY_EFORMAT, "tensor '%s': expected positive factors", tensor[i]);
-                if (!sy_json_push_take(list, sy_json_new_number(b->m.st ? 1 : (double)f))) b->nomem = true;
+                if (!sy_json_push_take(list, sy_json_new_number(b->m.st ? 1 : sy_gguf_meant(f)))) b->nomem = true;
             }
         put(b, rope, key[i], list);
     }
     put(b, b->o, "rope_scaling", rope);
 }
 
-static void put_window(struct build *b, int64_t pattern)
+static void put_window(struct build *b)
 {
     int64_t window = sy_gguf_int_or(&b->m, own(b, "attention.sliding_window"), 0, 0, INT32_MAX);
     if (window == 0) return;
     put_int(b, "sliding_window", window);
-    if (pattern > 0) put_pattern(b, pattern);
+    if (b->arch->pattern > 1) put_pattern(b);
 }
 
 static void phi3_keys(struct build *b)
 {
-    put_window(b, 0);
+    put_window(b);
     put_long_rope(b);
 }
 
@@ -349,14 +350,14 @@ static void olmo2_keys(struct build *b)
 {
     if (sy_gguf_int_or(&b->m, own(b, "attention.sliding_window"), 0, 0, INT32_MAX) > 0)
         name_class(b, "Olmo3ForCausalLM", "olmo3");
-    put_window(b, 4);
+    put_window(b);
 }
 
-static void exaone4_keys(struct build *b) { put_window(b, 4); }
+static void exaone4_keys(struct build *b) { put_window(b); }
 
 static void cohere2_keys(struct build *b)
 {
-    put_window(b, 4);
+    put_window(b);
     put_num(b, "logit_scale", sy_gguf_num_or(&b->m, own(b, "logit_scale"), 0.0625, -1e6, 1e6));
 }
 
@@ -367,7 +368,6 @@ static void put_sigmoid_moe(struct build *b)
     if (gate != 2)
         sy_gguf_refuse(&b->m, SY_ENOSUP, "key '%s': only 2 (sigmoid) is supported, found %lld", b->key,
                        (long long)gate);
-    put_keys(b, sigmoid_moe_keys);
     put_bool(b, "norm_topk_prob", sy_gguf_bool_or(&b->m, own(b, "expert_weights_norm"), true) != 0);
 }
 
@@ -379,8 +379,7 @@ static void glm4_moe_keys(struct build *b)
 
 static void gpt_oss_keys(struct build *b)
 {
-    put_keys(b, local_moe_keys);
-    put_window(b, 2);
+    put_window(b);
     struct sy_json *rope = sy_json_new_object();
     const struct sy_json *old = sy_json_get(b->o, "rope_scaling"), *v;
     const char *key;
@@ -395,21 +394,13 @@ static void gpt_oss_keys(struct build *b)
 
 static void minimax_m2_keys(struct build *b)
 {
-    put_keys(b, local_moe_keys);
     put_bool(b, "use_qk_norm", sy_gguf_raw(b->m.g, "blk.0.attn_q_norm.weight") != NULL);
 }
 
 /* Latent attention: head_dim is that of the part that turns. */
 static void deepseek_keys(struct build *b)
 {
-    static const struct key_rule keys[] = {
-        {"attention.q_lora_rank", "q_lora_rank", INT, false},
-        {"attention.kv_lora_rank", "kv_lora_rank", INT, true},
-        {"rope.dimension_count", "qk_rope_head_dim", INT, true},
-        {NULL, NULL, INT, false},
-    };
     put_sigmoid_moe(b);
-    put_keys(b, keys);
     bool latent = sy_gguf_find(&b->m, own(b, "attention.key_length_mla")) != NULL;
     int64_t rope = sy_gguf_int(&b->m, own(b, "rope.dimension_count"), 1, 1 << 20);
     int64_t d_key =
@@ -461,24 +452,55 @@ static void lfm2_keys(struct build *b)
     put_num(b, "norm_eps", sy_gguf_num(&b->m, own(b, "attention.layer_norm_rms_epsilon"), 0, 1));
     put_int(b, "conv_L_cache", sy_gguf_int(&b->m, own(b, "shortconv.l_cache"), 1, 1024));
     if (b->d->n_expert == 0) return;
-    put_keys(b, qwen_moe_keys);
     put_int(b, "num_dense_layers", sy_gguf_int_or(&b->m, own(b, "leading_dense_block_count"), 0, 0, INT32_MAX));
     put_bool(b, "norm_topk_prob", true);
     put_bool(b, "use_expert_bias", true);
 }
 
-static const struct {
+static const struct more {
     const char *arch;
-    void (*keys)(struct build *);
+    void (*add)(struct build *); /* NULL: nothing */
+    const struct sy_key_rule *keys[SY_KEY_TABLES - 1];
+    bool dense_too; /* its keys are of experts, which it may lack */
 } more[] = {
-    {"cohere2", cohere2_keys},   {"deepseek2", deepseek_keys},    {"exaone4", exaone4_keys},
-    {"glm4moe", glm4_moe_keys},  {"gpt-oss", gpt_oss_keys},       {"lfm2", lfm2_keys},
-    {"lfm2moe", lfm2_keys},      {"minimax-m2", minimax_m2_keys}, {"olmo2", olmo2_keys},
-    {"phi3", phi3_keys},         {"gemma2", gemma2_keys},         {"gemma3", gemma3_keys},
-    {"granite", granite_only},   {"llama", llama_keys},           {"mistral3", mistral3_keys},
-    {"qwen2", qwen_keys},        {"qwen2moe", qwen_moe_only},     {"qwen3", qwen_keys},
-    {"qwen3moe", qwen_moe_only}, {"smollm3", smollm3_keys},
+    {"cohere2", cohere2_keys, {NULL}, false},
+    {"deepseek2", deepseek_keys, {sigmoid_moe_keys, mla_keys}, false},
+    {"exaone4", exaone4_keys, {NULL}, false},
+    {"gemma2", gemma2_keys, {NULL}, false},
+    {"gemma3", gemma3_keys, {NULL}, false},
+    {"glm4moe", glm4_moe_keys, {sigmoid_moe_keys}, false},
+    {"gpt-oss", gpt_oss_keys, {local_moe_keys}, false},
+    {"granite", NULL, {granite_keys}, false},
+    {"lfm2", lfm2_keys, {NULL}, false},
+    {"lfm2moe", lfm2_keys, {qwen_moe_keys}, false},
+    {"llama", llama_keys, {mixtral_keys}, true},
+    {"minimax-m2", minimax_m2_keys, {local_moe_keys}, false},
+    {"mistral3", mistral3_keys, {NULL}, false},
+    {"olmo2", olmo2_keys, {NULL}, false},
+    {"phi3", phi3_keys, {NULL}, false},
+    {"qwen2", qwen_keys, {NULL}, false},
+    {"qwen2moe", qwen_moe_only, {qwen_moe_keys}, false},
+    {"qwen3", qwen_keys, {NULL}, false},
+    {"qwen3moe", qwen_moe_only, {qwen_moe_keys}, false},
+    {"smollm3", smollm3_keys, {NULL}, false},
 };
+
+static const struct more *more_of(const struct sy_gguf_arch *arch)
+{
+    for (size_t i = 0; i < SY_COUNT(more); i++)
+        if (!strcmp(more[i].arch, arch->name)) return &more[i];
+    return NULL;
+}
+
+void sy_gguf_keys(const struct sy_gguf_arch *arch, const struct sy_key_rule *table[SY_KEY_TABLES + 1])
+{
+    const struct more *m = more_of(arch);
+    size_t n = 0;
+    table[n++] = common_keys;
+    for (size_t i = 0; m && i < SY_COUNT(m->keys); i++)
+        if (m->keys[i]) table[n++] = m->keys[i];
+    table[n] = NULL;
+}
 
 /* ---- together ------------------------------------------------------------------------------------------ */
 
@@ -538,8 +560,10 @@ static void put_all(struct build *b, const struct sy_gguf *g)
     put_bool(b, "tie_word_embeddings", !sy_gguf_raw(g, "output.weight"));
     put_bool(b, "attention_bias", sy_gguf_raw(g, "blk.0.attn_q.bias") != NULL);
     put_bool(b, "mlp_bias", sy_gguf_raw(g, "blk.0.ffn_up.bias") != NULL);
-    for (size_t i = 0; i < SY_COUNT(more); i++)
-        if (!strcmp(more[i].arch, b->arch->name)) more[i].keys(b);
+    const struct more *m = more_of(b->arch);
+    for (size_t i = 0; m && i < SY_COUNT(m->keys) && m->keys[i]; i++)
+        if (!m->dense_too || b->d->n_expert > 0) put_keys(b, m->keys[i]);
+    if (m && m->add) m->add(b);
 }
 
 sy_status sy_gguf_config(struct sy_checkpoint *ck, const struct sy_gguf *g, struct sy_gguf_dims *d,

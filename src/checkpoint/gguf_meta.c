@@ -112,13 +112,24 @@ int64_t sy_gguf_int_layers(struct sy_gguf_meta *m, const char *key, int64_t n_la
     return lo;
 }
 
+double sy_gguf_meant(float f)
+{
+    char text[32];
+    for (int digits = 6; digits < 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)f);
+        double v = strtod(text, NULL);
+        if ((float)v == f) return v;
+    }
+    return (double)f;
+}
+
 double sy_gguf_num(struct sy_gguf_meta *m, const char *key, double lo, double hi)
 {
     const struct sy_gguf_kv *kv = sy_gguf_find(m, key);
     char text[80];
     double v = NAN;
     float f;
-    if (kv && kv->type == SY_GGUF_F32) v = (memcpy(&f, kv->at, 4), f);
+    if (kv && kv->type == SY_GGUF_F32) v = (memcpy(&f, kv->at, 4), sy_gguf_meant(f));
     else if (kv && kv->type == SY_GGUF_F64) memcpy(&v, kv->at, 8);
     else if (kv && kv->type != SY_GGUF_BOOL && integer(kv->type)) v = (double)sy_gguf_elem_int(kv, 0);
     else {

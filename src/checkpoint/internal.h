@@ -126,17 +126,50 @@ bool sy_gguf_text(struct sy_gguf_meta *, const char *key, struct sy_text *out); 
 /* The array, or NULL when absent or refused for not being an array of that type. */
 const struct sy_gguf_kv *sy_gguf_array(struct sy_gguf_meta *, const char *key, uint32_t elem);
 int64_t sy_gguf_elem_int(const struct sy_gguf_kv *, uint64_t i); /* of integers or bools */
+double sy_gguf_meant(float); /* the shortest decimal that is stored so: 0.1, not 0.100000001 */
 sy_status sy_gguf_refuse(struct sy_gguf_meta *, sy_status, const char *fmt, ...) SY_PRINTF(3, 4);
 
 /* ---- gguf_config.c, gguf_vocab.c: metadata to config, generation config, vocabulary -------------------- */
 
+/* Keys that only change their name. */
+struct sy_key_rule {
+    const char *gguf, *hf; /* gguf NULL ends a table */
+    enum {
+        SY_KEY_INT,
+        SY_KEY_COUNT,
+        SY_KEY_LAYERS,
+        SY_KEY_NUM
+    } type; /* COUNT: may be 0; LAYERS: one integer, or an
+              array of equal ones */
+    bool required;
+};
+enum { SY_KEY_TABLES = 3 };
 struct sy_gguf_arch;
+/* The tables of an architecture, NULL behind the last. */
+void sy_gguf_keys(const struct sy_gguf_arch *, const struct sy_key_rule *table[SY_KEY_TABLES + 1]);
 struct sy_gguf_dims { /* what mapping names needs to know */
     const struct sy_gguf_arch *arch;
     int64_t n_layer, n_expert, head_dim;
 };
 sy_status sy_gguf_config(struct sy_checkpoint *, const struct sy_gguf *, struct sy_gguf_dims *, struct sy_err *);
 sy_status sy_gguf_tokenizer(struct sy_checkpoint *, const struct sy_gguf *, struct sy_err *);
+
+/* ---- gguf_make.c: the other way round ------------------------------------------------------------------- */
+
+/* Metadata as it stands in a file, and the tensors that hold hyper-parameters. */
+struct sy_gguf_made {
+    struct sy_buf kv;
+    size_t n_kv, n_extra;
+    struct {
+        const char *name;
+        float *at; /* [n] in the arena */
+        int64_t n;
+    } extra[2];
+};
+/* Of a folder's config, and its tokenizer (NULL: none). What GGUF has no keys for is left out: whoever calls this
+ * compares the models that the two describe. The buffer is the caller's to release. */
+sy_status sy_gguf_make(const struct sy_checkpoint *, const struct sy_gguf_arch *, uint32_t file_type,
+                       struct sy_arena *, struct sy_gguf_made *, struct sy_err *);
 
 /* ---- names.c ------------------------------------------------------------------------------------------- */
 
@@ -160,10 +193,16 @@ struct sy_gguf_arch {
     bool rope_pairs;                  /* the converter interleaves the rope pairs of q and k */
     bool norm_plus_one;               /* the converter adds the 1 of (1+w) norms */
     bool part_rope;                   /* fewer dims than a head's may turn */
+    int32_t pattern;                  /* every so-manieth layer sees beyond the window; 1: none does; 0: no windows */
     const struct sy_name_rule *names; /* looked up before the common ones */
 };
 const struct sy_gguf_arch *sy_gguf_arch_find(const struct sy_text *name); /* NULL: unknown */
+const struct sy_gguf_arch *sy_gguf_arch_of_class(const char *hf_class);   /* NULL: has none that is known */
 void sy_gguf_arch_list(char *text, size_t n);                             /* "gemma2, gemma3, ...", for messages */
+/* The GGUF name (in gguf[n]), layer (-1: none) and expert (-1: no expert's) of a Hugging Face name; NULL: has none.
+ */
+const struct sy_name_rule *sy_names_back(const struct sy_gguf_arch *, const char *name, char *gguf, size_t n,
+                                         int64_t *layer, int64_t *expert);
 /* Adds every raw tensor to the checkpoint under its Hugging Face name; ones without a rule keep their own. */
 sy_status sy_names_map(struct sy_checkpoint *, const struct sy_gguf *, const struct sy_gguf_dims *, struct sy_err *);
 /* ---- stacked.c ------------------------------------------------------------------------------------------ */

@@ -139,22 +139,24 @@ static const struct sy_name_rule none[] = {{NULL, NULL, 0}};
 
 /* Llama, Mistral and Mixtral are all converted to "llama"; gguf_config.c tells them apart by their keys. */
 static const struct sy_gguf_arch archs[] = {
-    {"cohere2", "Cohere2ForCausalLM", "cohere2", "silu", .names = none},
+    {"cohere2", "Cohere2ForCausalLM", "cohere2", "silu", .pattern = 4, .names = none},
     {"deepseek2", "DeepseekV3ForCausalLM", "deepseek_v3", "silu", .names = block_deepseek},
-    {"exaone4", "Exaone4ForCausalLM", "exaone4", "silu", .names = block_post_norm},
-    {"gemma2", "Gemma2ForCausalLM", "gemma2", "gelu_pytorch_tanh", .norm_plus_one = true, .names = block_gemma},
-    {"gemma3", "Gemma3ForCausalLM", "gemma3_text", "gelu_pytorch_tanh", .norm_plus_one = true, .names = block_gemma},
+    {"exaone4", "Exaone4ForCausalLM", "exaone4", "silu", .pattern = 4, .names = block_post_norm},
+    {"gemma2", "Gemma2ForCausalLM", "gemma2", "gelu_pytorch_tanh", .norm_plus_one = true, .pattern = 2,
+     .names = block_gemma},
+    {"gemma3", "Gemma3ForCausalLM", "gemma3_text", "gelu_pytorch_tanh", .norm_plus_one = true, .pattern = 6,
+     .names = block_gemma},
     {"glm4", "Glm4ForCausalLM", "glm4", "silu", .part_rope = true, .names = block_glm4},
     {"glm4moe", "Glm4MoeForCausalLM", "glm4_moe", "silu", .part_rope = true, .names = block_glm4_moe},
-    {"gpt-oss", "GptOssForCausalLM", "gpt_oss", "silu", .names = block_gpt_oss},
+    {"gpt-oss", "GptOssForCausalLM", "gpt_oss", "silu", .pattern = 2, .names = block_gpt_oss},
     {"granite", "GraniteForCausalLM", "granite", "silu", .rope_pairs = true, .names = none},
     {"lfm2", "Lfm2ForCausalLM", "lfm2", "silu", .names = block_lfm2},
     {"lfm2moe", "Lfm2MoeForCausalLM", "lfm2_moe", "silu", .names = block_lfm2},
-    {"llama", "LlamaForCausalLM", "llama", "silu", .rope_pairs = true, .names = block_mixtral},
+    {"llama", "LlamaForCausalLM", "llama", "silu", .rope_pairs = true, .pattern = 1, .names = block_mixtral},
     {"minimax-m2", "MiniMaxM2ForCausalLM", "minimax_m2", "silu", .part_rope = true, .names = block_minimax_m2},
     {"mistral3", "MistralForCausalLM", "mistral", "silu", .rope_pairs = true, .names = none},
-    {"olmo2", "Olmo2ForCausalLM", "olmo2", "silu", .names = block_post_norm},
-    {"phi3", "Phi3ForCausalLM", "phi3", "silu", .part_rope = true, .names = block_phi3},
+    {"olmo2", "Olmo2ForCausalLM", "olmo2", "silu", .pattern = 4, .names = block_post_norm},
+    {"phi3", "Phi3ForCausalLM", "phi3", "silu", .part_rope = true, .pattern = 1, .names = block_phi3},
     {"qwen2", "Qwen2ForCausalLM", "qwen2", "silu", .names = none},
     {"qwen2moe", "Qwen2MoeForCausalLM", "qwen2_moe", "silu", .names = block_qwen_moe},
     {"qwen3", "Qwen3ForCausalLM", "qwen3", "silu", .names = none},
@@ -174,6 +176,26 @@ void sy_gguf_arch_list(char *text, size_t n)
     size_t at = 0;
     for (size_t i = 0; i < SY_COUNT(archs) && at < n; i++)
         at += (size_t)snprintf(text + at, n - at, "%s%s", i ? ", " : "", archs[i].name);
+}
+
+/* Classes that go by another's architecture there. */
+static const struct {
+    const char *hf_class, *arch;
+} also[] = {
+    {"MistralForCausalLM", "llama"},         {"MixtralForCausalLM", "llama"},
+    {"Ministral3ForCausalLM", "mistral3"},   {"Gemma3ForConditionalGeneration", "gemma3"},
+    {"Glm4MoeLiteForCausalLM", "deepseek2"}, {"KimiK25ForConditionalGeneration", "deepseek2"},
+    {"Olmo3ForCausalLM", "olmo2"},
+};
+
+const struct sy_gguf_arch *sy_gguf_arch_of_class(const char *hf_class)
+{
+    const char *name = NULL;
+    for (size_t i = 0; i < SY_COUNT(also); i++)
+        if (!strcmp(also[i].hf_class, hf_class)) name = also[i].arch;
+    for (size_t i = 0; i < SY_COUNT(archs); i++)
+        if (name ? !strcmp(archs[i].name, name) : !strcmp(archs[i].hf_class, hf_class)) return &archs[i];
+    return NULL;
 }
 
 /* ---- GGUF names ---------------------------------------------------------------------------------------- */
@@ -291,6 +313,61 @@ sy_status sy_names_map(struct sy_checkpoint *c, const struct sy_gguf *g, const s
         if (st) return st;
     }
     return SY_OK;
+}
+
+/* ---- back: the GGUF name of a Hugging Face name ------------------------------------------------------------ */
+
+/* Whether rest, what follows the layer's number, is what the rule makes; then *suffix is "weight" or "bias". */
+static bool undo(const struct sy_name_rule *r, const char *rest, int64_t *expert, const char **suffix)
+{
+    const char *mark = strchr(r->hf, '#');
+    size_t n = strlen(r->hf);
+    *expert = -1;
+    if (r->flags & SY_NAME_BARE) {
+        /* e_score_correction_bias and the like are biases there, the others weights. */
+        *suffix = !strcmp(r->gguf, "exp_probs_b") ? "bias" : "weight";
+        return !strcmp(rest, r->hf);
+    }
+    if (mark) {
+        if (strncmp(rest, r->hf, (size_t)(mark - r->hf))) return false;
+        rest += mark - r->hf;
+        *expert = number(&rest, SY_CKPT_EXPERTS_MAX);
+        if (*expert < 0) return false;
+        n -= (size_t)(mark + 2 - r->hf);
+        if (strncmp(rest, mark + 2, n)) return false;
+    } else if (strncmp(rest, r->hf, n)) {
+        return false;
+    }
+    *suffix = rest + n + 1;
+    return rest[n] == '.' && (!strcmp(*suffix, "weight") || !strcmp(*suffix, "bias"));
+}
+
+static const struct sy_name_rule *undo_any(const struct sy_name_rule *r, const struct sy_name_rule *before,
+                                           const char *rest, int64_t *expert, const char **suffix)
+{
+    for (; r->gguf; r++)
+        if (undo(r, rest, expert, suffix) && !(before && rule_for(before, r->gguf, strlen(r->gguf)))) return r;
+    return NULL;
+}
+
+const struct sy_name_rule *sy_names_back(const struct sy_gguf_arch *arch, const char *name, char *gguf, size_t n,
+                                         int64_t *layer, int64_t *expert)
+{
+    const struct sy_name_rule *r;
+    const char *suffix, *rest = name;
+    *layer = -1;
+    if (strncmp(name, "model.layers.", 13)) {
+        r = undo_any(whole_model, NULL, name, expert, &suffix);
+        if (r) snprintf(gguf, n, "%s.%s", r->gguf, suffix);
+        return r;
+    }
+    rest += 13;
+    *layer = number(&rest, SY_CKPT_LAYERS_MAX);
+    if (*layer < 0) return NULL;
+    r = undo_any(arch->names, NULL, rest, expert, &suffix);
+    if (!r) r = undo_any(block, arch->names, rest, expert, &suffix);
+    if (r) snprintf(gguf, n, "blk.%lld.%s.%s", (long long)*layer, r->gguf, suffix);
+    return r;
 }
 
 /* ---- Hugging Face names -------------------------------------------------------------------------------- */

@@ -251,7 +251,8 @@ SY_CHECK sy_status sy_graph_finish(struct sy_graph *, sy_val tokens_out, struct 
 const struct sy_node *sy_graph_nodes(const struct sy_graph *, uint32_t *n); /* borrowed; node 0 is SY_NONE */
 sy_val sy_graph_result(const struct sy_graph *);                            /* the SAMPLE node */
 struct sy_shape sy_graph_shape(const struct sy_graph *);
-void sy_graph_print(const struct sy_graph *, struct sy_buf *);
+/* A line for each node; numbers: with the angles of ropes and the constants, too. */
+void sy_graph_print(const struct sy_graph *, bool numbers, struct sy_buf *);
 /* The step's result shall have the normed last hidden state of every token, not of the rows that are wanted alone. */
 void sy_graph_keep_hidden(struct sy_graph *);
 bool sy_graph_keeps_hidden(const struct sy_graph *);

@@ -121,7 +121,21 @@ static void print_attr(const struct sy_node *n, struct sy_buf *b)
     }
 }
 
-void sy_graph_print(const struct sy_graph *g, struct sy_buf *b)
+/* What an op holds by pointer. */
+static void print_numbers(const struct sy_node *n, struct sy_buf *b)
+{
+    const struct sy_rope_dim *r = &n->attr.rope;
+    if (n->op == SY_OP_ROPE) {
+        sy_buf_printf(b, " times %g by", (double)r->mscale);
+        for (int i = 0; i < r->d_rot / 2; i++) sy_buf_printf(b, " %g", (double)r->inv_freq[i]);
+        for (int i = 0; i < r->d_rot / 2 && r->inv_freq_long; i++)
+            sy_buf_printf(b, " %g", (double)r->inv_freq_long[i]);
+    }
+    for (int64_t i = 0; n->op == SY_OP_CONST && i < n->dim[1]; i++)
+        sy_buf_printf(b, " %g", (double)n->attr.constant[i]);
+}
+
+void sy_graph_print(const struct sy_graph *g, bool numbers, struct sy_buf *b)
 {
     uint32_t n_node;
     const struct sy_node *node = sy_graph_nodes(g, &n_node);
@@ -131,6 +145,7 @@ void sy_graph_print(const struct sy_graph *g, struct sy_buf *b)
         for (size_t k = 0; k < SY_COUNT(n->in); k++)
             if (n->in[k].id) sy_buf_printf(b, " %%%u", n->in[k].id);
         print_attr(n, b);
+        if (numbers) print_numbers(n, b);
         sy_buf_printf(b, " : [%lld, %lld] %s\n", (long long)n->dim[0], (long long)n->dim[1],
                       n->dtype == SY_I32 ? "i32" : "f32");
     }

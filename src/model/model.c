@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "graph/rope.h"
+
 sy_status sy_model_open(const struct sy_env *env, const struct sy_json *config, const char *where, struct sy_model *m,
                         struct sy_err *err)
 {
@@ -156,8 +158,6 @@ static void scale_yarn(float *f, int d_rot, double base, const struct yarn *y)
     }
 }
 
-static double yarn_mscale(double factor, double k) { return factor <= 1 ? 1 : 0.1 * k * log(factor) + 1; }
-
 static void open_yarn(struct sy_jread *s, double base, int32_t n_ctx, float *freq, struct sy_rope_dim *out)
 {
     struct yarn y = {.factor = sy_jread_num(s, "factor", 1e-3, 1e6),
@@ -166,8 +166,7 @@ static void open_yarn(struct sy_jread *s, double base, int32_t n_ctx, float *fre
                      .slow = sy_jread_num_or(s, "beta_slow", 1, 1e-6, 1e6),
                      .truncate = sy_jread_bool_or(s, "truncate", true)};
     double m = sy_jread_num_or(s, "mscale", 0, 0, 1e3), all = sy_jread_num_or(s, "mscale_all_dim", 0, 0, 1e3);
-    double own = m > 0 && all > 0 ? yarn_mscale(y.factor, m) / yarn_mscale(y.factor, all) : yarn_mscale(y.factor, 1);
-    out->mscale = (float)sy_jread_num_or(s, "attention_factor", own, 1e-3, 1e3);
+    out->mscale = (float)sy_jread_num_or(s, "attention_factor", sy_rope_yarn_scale(y.factor, m, all), 1e-3, 1e3);
     if (!s->st) scale_yarn(freq, out->d_rot, base, &y);
 }
 
@@ -178,12 +177,7 @@ static void open_llama3(struct sy_jread *s, float *freq, int32_t d_rot)
     double old = sy_jread_num(s, "original_max_position_embeddings", 1, 1e9);
     if (!s->st && high <= low)
         sy_jread_refuse(s, SY_EFORMAT, "'high_freq_factor' %g must be above 'low_freq_factor' %g", high, low);
-    for (int i = 0; i < d_rot / 2 && !s->st; i++) {
-        double wave = 2 * M_PI / freq[i];
-        if (wave < old / high) continue;
-        double mix = wave > old / low ? 0 : (old / wave - low) / (high - low);
-        freq[i] = (float)((1 - mix) * freq[i] / factor + mix * freq[i]);
-    }
+    if (!s->st) sy_rope_bands(freq, d_rot, factor, low, high, old);
 }
 
 static void open_factors(struct sy_jread *s, float *freq, int32_t d_rot)
@@ -206,8 +200,7 @@ static sy_status plain_rope(struct sy_arena *a, struct sy_jread *r, int32_t d_he
         return sy_jread_refuse(r, SY_EFORMAT, "rope over %d of %d dims: expected an even number", d_rot, d_head);
     float *freq = sy_arena_array(a, (size_t)d_rot / 2, sizeof *freq);
     if (!freq) return sy_jread_refuse(r, SY_ENOMEM, "no memory for rope");
-    /* As torch computes it: the exponent in float32, the power in float32. */
-    for (int i = 0; i < d_rot / 2; i++) freq[i] = (float)(1.0 / pow(theta, 2.0 * i / d_rot));
+    sy_rope_freqs(freq, d_rot, theta);
     *out = (struct sy_rope_dim){.d_head = d_head, .d_rot = d_rot, .mscale = 1, .inv_freq = freq};
     return r->st;
 }
@@ -234,7 +227,7 @@ double sy_rope_score_scale(struct sy_jread *r)
     if (!sy_json_is_object(s.obj)) return 1;
     const char *type = sy_jread_text_or(&s, "rope_type", sy_jread_text_or(&s, "type", "default"));
     double all = sy_jread_num_or(&s, "mscale_all_dim", 0, 0, 1e3), m = 1;
-    if (all > 0 && strcmp(type, "default") != 0) m = yarn_mscale(sy_jread_num(&s, "factor", 1e-3, 1e6), all);
+    if (all > 0 && strcmp(type, "default") != 0) m = sy_rope_yarn_mscale(sy_jread_num(&s, "factor", 1e-3, 1e6), all);
     if (!r->st) r->st = s.st;
     return m * m;
 }

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """convert: what it writes is read back with the numbers that it promises."""
+import glob
+import json
 import os
+import shutil
 import tempfile
 
-from support import lib
+from support import lib, seeded
 from support.lib import ok, refused, tensors, text
 
 MODEL = "test/golden/models/qwen3"
@@ -54,8 +57,60 @@ def test_gguf():
             assert least < got < most, (name, got)
         assert "no format for fp8" in refused(4, "convert", "-m", q8, "-o", d + "/x.gguf", "--quant", "fp8")
         assert "no such format" in refused(4, "convert", "-m", q8, "-o", d + "/x", "--quant", "Q4_K")
-        assert "is no GGUF" in refused(4, "convert", "-m", MODEL, "-o", d + "/x.gguf")
         assert sorted(os.listdir(d)) == ["Q4_0.gguf", "Q4_K.gguf", "Q6_K.gguf", "logits.safetensors", "same.gguf"], os.listdir(d)
+
+
+def as_gguf(model, d):
+    """The same logits to the bit (true), or a refusal that names the class or what there is no key for (false)."""
+    out = d + "/new.gguf"
+    r = lib.run("convert", "-m", model, "-o", out, "--skip-check")
+    if r.returncode:
+        with open(model + "/config.json") as f:
+            name = json.load(f)["architectures"][0]
+        said = text(r.stderr)
+        why = name in said or "cannot say all that config.json says" in said
+        assert r.returncode == 4 and why and not os.path.exists(out), (model, said)
+        return False
+    assert logits(model, d) == logits(out, d), model
+    return True
+
+
+def test_folders_as_gguf():
+    same, none = [], []
+    for model in sorted(glob.glob("test/golden/models/*")):
+        with tempfile.TemporaryDirectory() as d:
+            (same if as_gguf(model, d) else none).append(model)
+    for path in sorted(glob.glob("test/golden/families/*.json")):
+        with open(path) as f:
+            case = json.load(f)
+        with tempfile.TemporaryDirectory() as d:
+            seeded.write_model(d + "/model.safetensors", case["tensors"], case["seed"])
+            with open(d + "/config.json", "w") as f:
+                json.dump(case["config"], f)
+            (same if as_gguf(d, d) else none).append(path)
+    assert len(same) >= 31 and none, (len(same), same, none)
+
+
+def test_folder_as_quantised_gguf():
+    for name, least, most in (("Q8_0", 0.0005, 0.02), ("Q4_0", 0.01, 0.4), ("MXFP4", 0.01, 0.6)):
+        with tempfile.TemporaryDirectory() as d:
+            said = text(ok("convert", "-m", MODEL, "-o", d + "/x.gguf", "--quant", name, "--skip-check"))
+            assert " 0 matrices" not in said, said
+            got = off(logits(MODEL, d), logits(d + "/x.gguf", d))
+            assert least < got < most, (name, got)
+
+
+def test_config_that_gguf_cannot_say():
+    with tempfile.TemporaryDirectory() as d:
+        shutil.copy(MODEL + "/model.safetensors", d)
+        with open(MODEL + "/config.json") as f:
+            config = json.load(f)
+        config.update(use_sliding_window=True, sliding_window=8, max_window_layers=0)
+        with open(d + "/config.json", "w") as f:
+            json.dump(config, f)
+        said = refused(4, "convert", "-m", d, "-o", d + "/new.gguf")
+        assert "cannot say all that config.json says" in said and "window 8" in said, said
+        assert not os.path.exists(d + "/new.gguf")
 
 
 def test_refused():

@@ -131,8 +131,8 @@ static void graphs_hold_what_the_config_says(void **state)
         struct sy_buf a, b;
         sy_buf_init(&a, sy_env_default(), 0);
         sy_buf_init(&b, sy_env_default(), 0);
-        sy_graph_print(g, &a);
-        sy_graph_print(again, &b);
+        sy_graph_print(g, false, &a);
+        sy_graph_print(again, false, &b);
         assert_string_equal(a.at, b.at); /* building is pure */
         sy_buf_release(&a);
         sy_buf_release(&b);

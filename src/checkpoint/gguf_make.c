@@ -1,0 +1,347 @@
+/* gguf_make.c - GGUF metadata (ggml-org/ggml, docs/gguf.md) of a folder's config: what gguf_config.c reads, by its
+ * tables from right to left. What the format has no key for is left out; whoever writes the file compares the models
+ * that the two describe. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "checkpoint/internal.h"
+#include "graph/rope.h"
+
+struct make {
+    const struct sy_checkpoint *c;
+    const struct sy_gguf_arch *arch;
+    const struct sy_json *cfg;
+    struct sy_arena *mem;
+    struct sy_gguf_made *out;
+    int64_t n_layer, n_head, head_dim;
+    struct sy_err *err;
+};
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+static void put_u32(struct make *m, uint32_t v) { sy_buf_add(&m->out->kv, &v, sizeof v); }
+static void put_u64(struct make *m, uint64_t v) { sy_buf_add(&m->out->kv, &v, sizeof v); }
+static void put_text(struct make *m, const char *s, size_t n)
+{
+    put_u64(m, n);
+    if (n) sy_buf_add(&m->out->kv, s, n);
+}
+
+/* "general." and "tokenizer." keys stand as they are, others belong to the architecture. */
+static void key(struct make *m, const char *tail, uint32_t type)
+{
+    char name[160];
+    bool whole = !strncmp(tail, "general.", 8) || !strncmp(tail, "tokenizer.", 10);
+    snprintf(name, sizeof name, "%s%s%s", whole ? "" : m->arch->name, whole ? "" : ".", tail);
+    put_text(m, name, strlen(name));
+    put_u32(m, type);
+    m->out->n_kv++;
+}
+
+static void array(struct make *m, const char *tail, uint32_t elem, size_t n)
+{
+    key(m, tail, SY_GGUF_ARRAY);
+    put_u32(m, elem);
+    put_u64(m, n);
+}
+
+static void key_u32(struct make *m, const char *tail, int64_t v)
+{
+    if (v < 0 || v > UINT32_MAX)
+        (void)sy_fail(m->err, SY_ENOSUP, "GGUF key '%s': expected a number from 0 to %u, found %lld", tail,
+                      UINT32_MAX, (long long)v);
+    key(m, tail, SY_GGUF_U32);
+    put_u32(m, (uint32_t)v);
+}
+
+static void key_f32(struct make *m, const char *tail, double v)
+{
+    float f = (float)v;
+    key(m, tail, SY_GGUF_F32);
+    sy_buf_add(&m->out->kv, &f, sizeof f);
+}
+
+static void key_bool(struct make *m, const char *tail, bool v)
+{
+    key(m, tail, SY_GGUF_BOOL);
+    sy_buf_char(&m->out->kv, v);
+}
+
+static void key_text(struct make *m, const char *tail, const char *s, size_t n)
+{
+    key(m, tail, SY_GGUF_STRING);
+    put_text(m, s, n);
+}
+
+static const struct sy_json *get(const struct make *m, const char *name) { return sy_json_get(m->cfg, name); }
+static bool is(const struct make *m, const char *arch) { return !strcmp(m->arch->name, arch); }
+
+/* A key of the config, where it is a number. */
+static void copy_num(struct make *m, const char *tail, const struct sy_json *v)
+{
+    if (sy_json_is_number(v)) key_f32(m, tail, sy_json_number(v, 0));
+}
+
+/* ---- rope -------------------------------------------------------------------------------------------------------- */
+
+static float *extra(struct make *m, const char *name, int64_t n)
+{
+    float *at = sy_arena_array(m->mem, (size_t)n, sizeof *at);
+    if (!at) (void)sy_fail(m->err, SY_ENOMEM, "no memory to convert");
+    m->out->extra[m->out->n_extra].name = name;
+    m->out->extra[m->out->n_extra].at = at;
+    m->out->extra[m->out->n_extra++].n = n;
+    return at;
+}
+
+/* Llama 3's bands as what divides the angles, so that dividing gives the very floats that the bands give. */
+static void put_bands(struct make *m, const struct sy_json *s, double theta, int64_t d_rot)
+{
+    int64_t n = d_rot / 2;
+    float *plain = sy_arena_array(m->mem, (size_t)n, sizeof *plain);
+    float *banded = sy_arena_array(m->mem, (size_t)n, sizeof *banded);
+    float *out = extra(m, "rope_freqs.weight", n);
+    if (!plain || !banded || !out) {
+        (void)sy_fail(m->err, SY_ENOMEM, "no memory to convert");
+        return;
+    }
+    sy_rope_freqs(plain, (int32_t)d_rot, theta);
+    memcpy(banded, plain, (size_t)n * sizeof *plain);
+    sy_rope_bands(banded, (int32_t)d_rot, sy_json_number(sy_json_get(s, "factor"), 1),
+                  sy_json_number(sy_json_get(s, "low_freq_factor"), 1),
+                  sy_json_number(sy_json_get(s, "high_freq_factor"), 4),
+                  sy_json_number(sy_json_get(s, "original_max_position_embeddings"), 8192));
+    for (int64_t i = 0; i < n; i++) {
+        float f = (float)((double)plain[i] / (double)banded[i]), up = f, down = f;
+        out[i] = f;
+        for (int k = 0; k < 8 && (float)(plain[i] / sy_gguf_meant(out[i])) != banded[i]; k++) {
+            if (k % 2) out[i] = up = nextafterf(up, INFINITY);
+            else out[i] = down = nextafterf(down, 0);
+        }
+    }
+}
+
+static void put_yarn(struct make *m, const struct sy_json *s)
+{
+    double all = sy_json_number(sy_json_get(s, "mscale_all_dim"), 0);
+    double one = sy_json_number(sy_json_get(s, "mscale"), 0);
+    copy_num(m, "rope.scaling.factor", sy_json_get(s, "factor"));
+    copy_num(m, "rope.scaling.yarn_beta_fast", sy_json_get(s, "beta_fast"));
+    copy_num(m, "rope.scaling.yarn_beta_slow", sy_json_get(s, "beta_slow"));
+    const struct sy_json *attn = sy_json_get(s, "attention_factor");
+    copy_num(m, "rope.scaling.yarn_attn_factor", attn);
+    /* One key stands for both of DeepSeek's; what they come to is said where they differ. */
+    if (all > 0 && !sy_json_is_number(attn) && one != all)
+        key_f32(m, "rope.scaling.yarn_attn_factor",
+                sy_rope_yarn_scale(sy_json_number(sy_json_get(s, "factor"), 1), one, all));
+    /* DeepSeek's files hold a tenth of it. */
+    if (all > 0) key_f32(m, "rope.scaling.yarn_log_multiplier", is(m, "deepseek2") ? 0.1 * all : all);
+    copy_num(m, "attention.temperature_scale", sy_json_get(s, "llama_4_scaling_beta"));
+}
+
+/* LongRoPE's two tables, and by how much it makes the scores larger (arXiv:2402.13753). */
+static void put_long(struct make *m, const struct sy_json *s, double old, double n_ctx)
+{
+    static const char *const name[] = {"rope_factors_short.weight", "rope_factors_long.weight"};
+    const struct sy_json *list[] = {sy_json_get(s, "short_factor"), sy_json_get(s, "long_factor")};
+    for (int i = 0; i < 2; i++) {
+        size_t n = sy_json_len(list[i]);
+        float *at = extra(m, name[i], (int64_t)n);
+        for (size_t k = 0; at && k < n; k++) at[k] = (float)sy_json_number(sy_json_at(list[i], k), 0);
+    }
+    if (old > 1 && n_ctx > old) key_f32(m, "rope.scaling.attn_factor", sqrt(1 + log(n_ctx / old) / log(old)));
+}
+
+static void put_rope(struct make *m)
+{
+    const struct sy_json *params = get(m, "rope_parameters"), *s = sy_json_get(params, "full_attention");
+    const struct sy_json *local = sy_json_get(params, "sliding_attention");
+    if (!sy_json_is_object(s)) s = sy_json_is_object(params) ? params : get(m, "rope_scaling");
+    double theta = sy_json_number(sy_json_get(s, "rope_theta"), sy_json_number(get(m, "rope_theta"), 10000));
+    double part = sy_json_number(get(m, "partial_rotary_factor"), 1);
+    part = sy_json_number(sy_json_get(params, "partial_rotary_factor"), part);
+    int64_t d_rot = sy_json_int(get(m, "rotary_dim"), (int64_t)((double)m->head_dim * part));
+    if (d_rot < 2 || d_rot > m->head_dim || d_rot % 2) d_rot = m->head_dim;
+    if (!is(m, "deepseek2")) key_u32(m, "rope.dimension_count", d_rot); /* whose tables have it */
+    key_f32(m, "rope.freq_base", theta);
+    const struct sy_json *swa = sy_json_get(local, "rope_theta");
+    copy_num(m, "rope.freq_base_swa", swa ? swa : get(m, "rope_local_base_freq"));
+    const char *type = sy_json_text(sy_json_get(s, "rope_type"));
+    if (!type) type = sy_json_text(sy_json_get(s, "type"));
+    if (!type || !strcmp(type, "default")) return;
+    const struct sy_json *old = sy_json_get(s, "original_max_position_embeddings");
+    if (!old) old = get(m, "original_max_position_embeddings");
+    bool yarn = !strcmp(type, "yarn"), wide = !strcmp(type, "longrope");
+    if (yarn || wide)
+        if (sy_json_is_number(old))
+            key_u32(m, "rope.scaling.original_context_length", (int64_t)sy_json_number(old, 0));
+    if (yarn || !strcmp(type, "linear")) key_text(m, "rope.scaling.type", type, strlen(type));
+    if (yarn) put_yarn(m, s);
+    else if (wide)
+        put_long(m, s, sy_json_number(old, 0), sy_json_number(get(m, "max_position_embeddings"), 0));
+    else if (!strcmp(type, "llama3")) put_bands(m, s, theta, d_rot);
+    else if (!strcmp(type, "linear")) copy_num(m, "rope.scaling.factor", sy_json_get(s, "factor"));
+    else
+        (void)sy_fail(m->err, SY_ENOSUP, "'%s': rope of type '%s' has no form in GGUF for '%s'", m->c->path, type,
+                      m->arch->name);
+}
+
+/* ---- layers that slide --------------------------------------------------------------------------------------------
+ */
+
+/* Whether layer l sees beyond the window; *said: the config tells. */
+static bool full_at(const struct make *m, int64_t l, bool *said)
+{
+    const struct sy_json *types = get(m, "layer_types"), *every = get(m, "sliding_window_pattern");
+    const char *letters = sy_json_text(every), *type = sy_json_text(sy_json_at(types, (size_t)l));
+    int64_t n = letters ? (int64_t)strlen(letters) : sy_json_int(every, 0);
+    *said = type || n > 0;
+    if (type) return !strcmp(type, "full_attention");
+    if (letters && n > 0) return letters[l % n] == 'G';
+    return n > 0 && (l + 1) % n == 0;
+}
+
+static void put_window(struct make *m)
+{
+    int64_t window = sy_json_int(get(m, "sliding_window"), 0);
+    if (m->arch->pattern == 0 || window <= 0) return;
+    key_u32(m, "attention.sliding_window", window);
+    bool usual = true, said = true;
+    for (int64_t l = 0; l < m->n_layer && said && m->arch->pattern > 1; l++)
+        usual &= full_at(m, l, &said) == ((l + 1) % m->arch->pattern == 0);
+    if (usual || !said) return; /* not every reader knows the key */
+    array(m, "attention.sliding_window_pattern", SY_GGUF_BOOL, (size_t)m->n_layer);
+    for (int64_t l = 0; l < m->n_layer; l++) sy_buf_char(&m->out->kv, !full_at(m, l, &said));
+}
+
+/* ---- what single architectures have more --------------------------------------------------------------------------
+ */
+
+static void put_gemma(struct make *m, int64_t layers_27b)
+{
+    int64_t hidden = sy_json_int(get(m, "hidden_size"), 0);
+    double scalar = sy_json_number(get(m, "query_pre_attn_scalar"), 256);
+    if (scalar != (double)(m->n_layer == layers_27b ? hidden / m->n_head : m->head_dim) && scalar > 0)
+        key_f32(m, "attention.scale", 1 / sqrt(scalar));
+    copy_num(m, "attn_logit_softcapping", get(m, "attn_logit_softcapping"));
+    copy_num(m, "final_logit_softcapping", get(m, "final_logit_softcapping"));
+}
+
+static void put_routing(struct make *m)
+{
+    static const char *const sigmoid[] = {"deepseek2", "glm4moe", "lfm2moe", "minimax-m2"};
+    const struct sy_json *normed = get(m, "norm_topk_prob");
+    for (size_t i = 0; i < SY_COUNT(sigmoid); i++)
+        if (is(m, sigmoid[i])) key_u32(m, "expert_gating_func", 2);
+    if (sy_json_is_bool(normed)) key_bool(m, "expert_weights_norm", sy_json_bool(normed, false));
+}
+
+/* Heads of latent attention: as long as what they are before the cache is made smaller. */
+static void put_mla(struct make *m)
+{
+    int64_t d_val = sy_json_int(get(m, "v_head_dim"), 0);
+    key_u32(m, "attention.key_length", sy_json_int(get(m, "qk_nope_head_dim"), 0) + m->head_dim);
+    key_u32(m, "attention.value_length", d_val);
+    key_u32(m, "attention.head_count_kv", m->n_head);
+}
+
+static void put_lfm2(struct make *m)
+{
+    array(m, "attention.head_count_kv", SY_GGUF_I32, (size_t)m->n_layer);
+    for (int64_t l = 0; l < m->n_layer; l++) {
+        const char *type = sy_json_text(sy_json_at(get(m, "layer_types"), (size_t)l));
+        bool full = type && !strcmp(type, "full_attention");
+        put_u32(m, full ? (uint32_t)sy_json_int(get(m, "num_key_value_heads"), 0) : 0);
+    }
+    copy_num(m, "attention.layer_norm_rms_epsilon", get(m, "norm_eps"));
+    key_u32(m, "shortconv.l_cache", sy_json_int(get(m, "conv_L_cache"), 0));
+    if (is(m, "lfm2moe")) key_u32(m, "leading_dense_block_count", sy_json_int(get(m, "num_dense_layers"), 0));
+    /* The config's width may be one that is still to be adjusted. */
+    const struct sy_tensor *up = sy_checkpoint_find(m->c, "model.layers.0.feed_forward.w1.weight");
+    if (up) key_u32(m, "feed_forward_length", up->dim[0]);
+}
+
+static void put_more(struct make *m)
+{
+    if (is(m, "gemma2")) put_gemma(m, 46);
+    if (is(m, "gemma3")) put_gemma(m, 62);
+    if (is(m, "cohere2")) copy_num(m, "logit_scale", get(m, "logit_scale"));
+}
+
+/* ---- together ------------------------------------------------------------------------------------------------------
+ */
+
+/* A key of the tables; the number of experts goes by three names. */
+static const struct sy_json *find(const struct make *m, const char *name)
+{
+    static const char *const same[] = {"num_local_experts", "num_experts", "n_routed_experts"};
+    const struct sy_json *v = get(m, name);
+    bool experts = false;
+    for (size_t i = 0; i < SY_COUNT(same); i++) experts |= !strcmp(name, same[i]);
+    for (size_t i = 0; i < SY_COUNT(same) && experts && !sy_json_is_number(v); i++) v = get(m, same[i]);
+    return v;
+}
+
+static void put_tables(struct make *m, bool lfm2)
+{
+    const struct sy_key_rule *table[SY_KEY_TABLES + 1];
+    sy_gguf_keys(m->arch, table);
+    for (size_t i = 0; table[i]; i++)
+        for (const struct sy_key_rule *r = table[i]; r->gguf; r++) {
+            const struct sy_json *v = find(m, r->hf);
+            /* Heads for further tokens are left out; LFM2's width and eps go by other keys. */
+            if (!sy_json_is_number(v) || !strcmp(r->hf, "num_nextn_predict_layers")) continue;
+            if (lfm2 && (!strcmp(r->hf, "intermediate_size") || !strcmp(r->hf, "rms_norm_eps"))) continue;
+            if (r->type == SY_KEY_NUM) key_f32(m, r->gguf, sy_json_number(v, 0));
+            else key_u32(m, r->gguf, sy_json_int(v, -1));
+        }
+}
+
+static void put_general(struct make *m, uint32_t file_type)
+{
+    const char *name = m->c->path, *end = name + strlen(name);
+    while (end > name && end[-1] == '/') end--;
+    for (const char *p = name; p < end; p++)
+        if (*p == '/') name = p + 1;
+    key_text(m, "general.architecture", m->arch->name, strlen(m->arch->name));
+    key_text(m, "general.type", "model", 5);
+    key_text(m, "general.name", name, (size_t)(end - name));
+    key_u32(m, "general.file_type", file_type);
+    key_u32(m, "general.quantization_version", 2);
+}
+
+sy_status sy_gguf_make(const struct sy_checkpoint *c, const struct sy_gguf_arch *arch, uint32_t file_type,
+                       struct sy_arena *mem, struct sy_gguf_made *out, struct sy_err *err)
+{
+    struct make m = {.c = c, .arch = arch, .cfg = c->config, .mem = mem, .out = out, .err = err};
+    bool lfm2 = is(&m, "lfm2") || is(&m, "lfm2moe"), mla = is(&m, "deepseek2");
+    sy_buf_init(&out->kv, c->env, 0);
+    m.n_layer = sy_json_int(get(&m, "num_hidden_layers"), 0);
+    m.n_head = sy_json_int(get(&m, "num_attention_heads"), 0);
+    int64_t hidden = sy_json_int(get(&m, "hidden_size"), 0);
+    if (m.n_layer < 1 || m.n_layer > SY_CKPT_LAYERS_MAX || m.n_head < 1 || hidden < m.n_head || hidden > INT32_MAX)
+        return sy_fail(err, SY_EFORMAT,
+                       "'%s': expected 'num_hidden_layers', 'num_attention_heads' and 'hidden_size' above 0", c->path);
+    m.head_dim = sy_json_int(get(&m, mla ? "qk_rope_head_dim" : "head_dim"), hidden / m.n_head);
+    if (m.head_dim < 2 || m.head_dim > 1 << 20)
+        return sy_fail(err, SY_EFORMAT, "'%s': expected heads of 2 dims or more, found %lld", c->path,
+                       (long long)m.head_dim);
+    put_general(&m, file_type);
+    key_u32(&m, "block_count", m.n_layer);
+    put_tables(&m, lfm2);
+    key_u32(&m, "vocab_size", sy_json_int(get(&m, "vocab_size"), 0));
+    if (lfm2) put_lfm2(&m);
+    else if (!mla) key_u32(&m, "attention.head_count_kv", sy_json_int(get(&m, "num_key_value_heads"), m.n_head));
+    if (mla) put_mla(&m);
+    else {
+        key_u32(&m, "attention.key_length", m.head_dim);
+        key_u32(&m, "attention.value_length", m.head_dim);
+    }
+    put_rope(&m);
+    put_window(&m);
+    put_routing(&m);
+    put_more(&m);
+    if (out->kv.failed) return sy_fail(err, SY_ENOMEM, "no memory to convert");
+    return err->code;
+}
