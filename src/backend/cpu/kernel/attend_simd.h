@@ -14,8 +14,10 @@
 #include "backend/cpu/kernel/index.h"
 
 enum {
-    D_CHUNK = 128, /* of d_key: [128][SY_KEY_TILE] of f32 is 32 KiB */
-    V_CHUNK = 64,  /* of d_val: [SY_KEY_TILE][64] is 16 KiB */
+    D_CHUNK = 128,  /* of d_key: [128][SY_KEY_TILE] of f32 is 32 KiB */
+    V_CHUNK = 64,   /* of d_val: [SY_KEY_TILE][64] is 16 KiB */
+    GROUPS_MAX = 8, /* of a q8_0 cache that products read themselves: */
+    DIRECT_MAX = GROUPS_MAX * SY_KV_GROUP,
 };
 
 /* ---- the product ----------------------------------------------------------------------------------------- */
@@ -34,6 +36,8 @@ struct product {
     const unsigned char *const *at;
     const unsigned char *const *next; /* what is read after this product, to be fetched: as at */
     int64_t col, next_step;           /* bytes */
+    const float *scale;               /* q8_0: KEYS [group][SY_KEY_TILE] from col on, VALUES [k][groups] */
+    int32_t n_scale;                  /* groups */
     int32_t k_lo, k_hi;
     int32_t n_last; /* lanes of the last vector of columns */
     bool fresh;     /* C starts at 0 */
@@ -43,6 +47,7 @@ INLINE VF widen_n(enum sy_kv_dtype dtype, const unsigned char *p, int n)
 {
     if (dtype == SY_KV_BF16) return n == LANES ? v_load_bf16(p) : v_load_bf16_n(p, n);
     if (dtype == SY_KV_F16) return n == LANES ? v_load_f16(p) : v_load_f16_n(p, n);
+    if (dtype == SY_KV_Q8_0) return n == LANES ? v_load_i8(p) : v_load_i8_n(p, n);
     return n == LANES ? v_load((const float *)p) : v_load_n((const float *)p, n);
 }
 
@@ -62,6 +67,7 @@ INLINE void load_b(const struct product *m, const enum source source, const enum
                    int64_t k, VF b[REG_COLS])
 {
     const int64_t es = sy_kv_elem_bytes(dtype);
+    const bool q8 = dtype == SY_KV_Q8_0;
 #pragma GCC unroll 8
     for (int j = 0; j < cols; j++) {
         if (source == TILE) {
@@ -69,10 +75,12 @@ INLINE void load_b(const struct product *m, const enum source source, const enum
         } else if (source == KEYS) {
             __builtin_prefetch(m->next[j] + k * m->next_step);
             b[j] = widen_n(dtype, m->at[j] + k * (SY_KV_PANEL * es), LANES);
+            if (q8) b[j] = b[j] * v_load(m->scale + k / SY_KV_GROUP * SY_KEY_TILE + j * LANES);
         } else {
             const unsigned char *p = m->at[k] + m->col + j * (LANES * es);
             __builtin_prefetch(m->next[k] + m->col + j * (LANES * es));
             b[j] = j == cols - 1 && m->n_last < LANES ? widen_n(dtype, p, m->n_last) : widen_n(dtype, p, LANES);
+            if (q8) b[j] = b[j] * v_set(m->scale[k * m->n_scale + (m->col + j * LANES) / SY_KV_GROUP]);
         }
     }
 }
@@ -129,9 +137,11 @@ TABLE(from_tile, TILE, SY_KV_F32)
 TABLE(from_keys_f32, KEYS, SY_KV_F32)
 TABLE(from_keys_bf16, KEYS, SY_KV_BF16)
 TABLE(from_keys_f16, KEYS, SY_KV_F16)
+TABLE(from_keys_q8_0, KEYS, SY_KV_Q8_0)
 TABLE(from_values_f32, VALUES, SY_KV_F32)
 TABLE(from_values_bf16, VALUES, SY_KV_BF16)
 TABLE(from_values_f16, VALUES, SY_KV_F16)
+TABLE(from_values_q8_0, VALUES, SY_KV_Q8_0)
 
 /* Columns [0, n) of rows [0, n_row). Moves m. */
 INLINE void multiply_all(struct product *m, const enum source source, const enum sy_kv_dtype dtype, int32_t n_row,
@@ -144,10 +154,12 @@ INLINE void multiply_all(struct product *m, const enum source source, const enum
         if (source == TILE) from_tile[wide][n_row - 1](m);
         else if (source == KEYS && dtype == SY_KV_F32) from_keys_f32[wide][n_row - 1](m);
         else if (source == KEYS && dtype == SY_KV_BF16) from_keys_bf16[wide][n_row - 1](m);
-        else if (source == KEYS) from_keys_f16[wide][n_row - 1](m);
+        else if (source == KEYS && dtype == SY_KV_F16) from_keys_f16[wide][n_row - 1](m);
+        else if (source == KEYS) from_keys_q8_0[wide][n_row - 1](m);
         else if (dtype == SY_KV_F32) from_values_f32[wide][n_row - 1](m);
         else if (dtype == SY_KV_BF16) from_values_bf16[wide][n_row - 1](m);
-        else from_values_f16[wide][n_row - 1](m);
+        else if (dtype == SY_KV_F16) from_values_f16[wide][n_row - 1](m);
+        else from_values_q8_0[wide][n_row - 1](m);
         n -= lanes;
         if (n <= 0) return;
         m->c_at += lanes;
@@ -156,6 +168,7 @@ INLINE void multiply_all(struct product *m, const enum source source, const enum
         if (source == KEYS) {
             m->at += vecs;
             m->next += vecs;
+            if (dtype == SY_KV_Q8_0) m->scale += lanes;
         }
     }
 }
@@ -221,6 +234,7 @@ struct work {
     float *p[SY_ROW_TILE]; /* rows of score */
     const unsigned char *key[SY_KEY_TILE / LANES], *key_next[SY_KEY_TILE / LANES];
     const unsigned char *value[SY_KEY_TILE], *value_next[SY_KEY_TILE];
+    _Alignas(64) float key_scale[GROUPS_MAX][SY_KEY_TILE], value_scale[SY_KEY_TILE * GROUPS_MAX];
     _Alignas(64) float tile[D_CHUNK * SY_KEY_TILE], turned[V_CHUNK * SY_KEY_TILE];
 };
 _Static_assert(V_CHUNK % SY_KV_GROUP == 0 && V_CHUNK <= D_CHUNK && SY_KV_PANEL % LANES == 0,
@@ -262,18 +276,52 @@ INLINE void scores(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_
     }
 }
 
+/* A panel of keys and its values; their scales, if they have some. */
+struct panel {
+    const unsigned char *key, *value, *key_scale, *value_scale;
+};
+
+INLINE struct panel panel_of(const struct sy_attend *a, enum sy_kv_dtype dtype, int32_t j)
+{
+    const struct sy_kv_dim *kv = a->kv;
+    const int64_t es = sy_kv_elem_bytes(dtype), head = sy_kv_head(kv, a->kv_head);
+    const unsigned char *block = sy_kv_block(a, j);
+    int32_t off = j % kv->block_len, width;
+    if (dtype == SY_KV_Q8_0) {
+        int64_t k_scale, v_scale, k = sy_kv_q8_key(kv, a->kv_head, off, &width, &k_scale);
+        int64_t v = sy_kv_q8_value(kv, a->kv_head, off, &v_scale);
+        return (struct panel){block + k, block + v, block + k_scale, block + v_scale};
+    }
+    int64_t k = head + (int64_t)off * kv->d_key,
+            v = head + (int64_t)kv->block_len * kv->d_key + (int64_t)off * kv->d_val;
+    return (struct panel){.key = block + k * es, .value = block + v * es};
+}
+
+/* The scales of the panel at position j of the tile in f32; those of the panel that comes a tile later are fetched.
+ */
+INLINE void widen_scales(struct work *w, struct panel p, struct panel next, int32_t j)
+{
+    const struct sy_kv_dim *kv = w->s.a->kv;
+    int32_t n_key = sy_kv_groups(kv->d_key), n_val = sy_kv_groups(kv->d_val);
+    __builtin_prefetch(next.key_scale);
+    __builtin_prefetch(next.value_scale);
+    for (int32_t g = 0; g < n_key; g++)
+        for (int32_t i = 0; i < SY_KV_PANEL; i += LANES)
+            v_store(w->key_scale[g] + j + i, v_load_f16(p.key_scale + 2 * (g * SY_KV_PANEL + i)));
+    for (int32_t i = 0; i < SY_KV_PANEL * n_val; i += LANES)
+        v_store(w->value_scale + j * n_val + i, v_load_f16(p.value_scale + 2 * i));
+}
+
 /* Where the panels of keys and the rows of values of a tile lie. */
 INLINE void locate(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_span keys)
 {
     const struct sy_attend *a = w->s.a;
-    const struct sy_kv_dim *kv = a->kv;
-    const int64_t es = sy_kv_elem_bytes(dtype), k_row = kv->d_key * es, v_row = kv->d_val * es;
-    const int64_t head = sy_kv_head(kv, a->kv_head) * es;
+    const int64_t es = sy_kv_elem_bytes(dtype), k_row = a->kv->d_key * es, v_row = a->kv->d_val * es;
     for (int32_t j = keys.lo / SY_KV_PANEL * SY_KV_PANEL; j < keys.hi; j += SY_KV_PANEL) {
-        int32_t off = j % kv->block_len, next = j + SY_KEY_TILE;
-        const unsigned char *k = sy_kv_block(a, j) + head + off * k_row;
-        const unsigned char *v = sy_kv_block(a, j) + head + kv->block_len * k_row + off * v_row, *k_next = v;
-        if (next < a->pos0 + a->n_q) k_next = sy_kv_block(a, next) + head + next % kv->block_len * k_row;
+        bool last = j + SY_KEY_TILE >= a->pos0 + a->n_q;
+        struct panel p = panel_of(a, dtype, j), next = last ? p : panel_of(a, dtype, j + SY_KEY_TILE);
+        const unsigned char *k = p.key, *v = p.value, *k_next = last ? v : next.key;
+        if (dtype == SY_KV_Q8_0) widen_scales(w, p, next, j - t);
         for (int32_t i = 0; i < SY_KV_PANEL; i++) {
             w->value[j - t + i] = v + i * v_row;
             w->value_next[j - t + i] = k_next + i * k_row;
@@ -297,6 +345,7 @@ INLINE void scores_direct(struct work *w, enum sy_kv_dtype dtype, int32_t t, str
                             .c_at = lo,
                             .at = w->key + lo / LANES,
                             .next = w->key_next + lo / LANES,
+                            .scale = w->key_scale[0] + lo,
                             .k_hi = kv->d_key,
                             .fresh = true};
         m.next_step = (int64_t)LANES * kv->d_val * sy_kv_elem_bytes(dtype) / kv->d_key;
@@ -316,9 +365,11 @@ INLINE void add_values(struct work *w, enum sy_kv_dtype dtype, int32_t r, int32_
                         .ldb = V_CHUNK,
                         .at = w->value,
                         .next = w->value_next,
+                        .scale = w->value_scale,
+                        .n_scale = sy_kv_groups(w->s.a->kv->d_val),
                         .k_lo = lo,
                         .k_hi = hi};
-    if (dtype != SY_KV_Q8_0 && w->direct) multiply_all(&m, VALUES, dtype, n, n_d);
+    if (w->direct) multiply_all(&m, VALUES, dtype, n, n_d);
     else multiply_all(&m, TILE, dtype, n, n_d);
 }
 
@@ -347,7 +398,7 @@ INLINE void values(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_
     for (int32_t d = 0; d < d_val; d += chunk) {
         int32_t n_d = d_val - d < chunk ? d_val - d : chunk;
         if (w->s.a->kv->shared) tile_values_shared(w, dtype, t, keys, d, n_d);
-        else if (dtype == SY_KV_Q8_0) tile_values_q8(w->s.a, t, keys, d, n_d, w->tile);
+        else if (dtype == SY_KV_Q8_0 && !w->direct) tile_values_q8(w->s.a, t, keys, d, n_d, w->tile);
         else if (!w->direct) tile_values(w->s.a, dtype, t, keys, d, n_d, w->tile);
         for (int32_t r = 0, n; r < w->s.n_row; r += n) {
             n = w->s.n_row - r < REG_ROWS ? w->s.n_row - r : REG_ROWS;
@@ -361,7 +412,8 @@ INLINE void part(const struct sy_attend *a, enum sy_kv_dtype dtype)
 {
     struct work w;
     int32_t all = a->n_q * a->n_group;
-    w.direct = dtype != SY_KV_Q8_0 && !a->kv->shared && all <= FEW_ROWS && a->kv->block_len % SY_KV_PANEL == 0;
+    w.direct = !a->kv->shared && all <= FEW_ROWS && a->kv->block_len % SY_KV_PANEL == 0;
+    if (dtype == SY_KV_Q8_0) w.direct &= a->kv->d_key <= DIRECT_MAX && a->kv->d_val <= DIRECT_MAX;
     for (int32_t row0 = 0; row0 < all; row0 += SY_ROW_TILE) {
         struct sy_span seen = rows_begin(&w.s, a, row0, all - row0 < SY_ROW_TILE ? all - row0 : SY_ROW_TILE);
         for (int32_t r = 0; r < w.s.n_row; r++) {
@@ -370,7 +422,7 @@ INLINE void part(const struct sy_attend *a, enum sy_kv_dtype dtype)
         }
         for (int32_t t = seen.lo / SY_KEY_TILE * SY_KEY_TILE; t < seen.hi; t += SY_KEY_TILE) {
             struct sy_span keys = sy_span_cut(seen, t, t + SY_KEY_TILE);
-            if (dtype != SY_KV_Q8_0 && w.direct) scores_direct(&w, dtype, t, keys);
+            if (w.direct) scores_direct(&w, dtype, t, keys);
             else scores(&w, dtype, t, keys);
             rows_soften(&w.s, t, keys);
             values(&w, dtype, t, keys);

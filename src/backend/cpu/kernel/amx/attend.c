@@ -19,8 +19,17 @@ enum {
 };
 typedef uint16_t tile[SY_TILE_K * SY_TILE]; /* [SY_TILE_K / 2][SY_TILE][2] */
 
+/* The next tile's panels, keys and values, which come into the second cache beside the work on this one: a few lines
+ * of each at a time, as hardware looks ahead within a page only, and as many waits at once are what a core allows. */
+struct ahead {
+    const unsigned char *key[PANELS], *value[PANELS];
+    int32_t n;                      /* panels */
+    int64_t at, key_end, value_end; /* bytes of a panel */
+};
+
 struct work {
     struct rows s;
+    struct ahead ahead;
     struct sy_tiles tiles;
     int32_t d_pad; /* d_key up to a multiple of SY_TILE_K, elements of zero behind it */
     _Alignas(64) tile key[KEY_MAX / SY_TILE_K][PANELS];
@@ -29,6 +38,16 @@ struct work {
     _Alignas(64) uint16_t q[SY_ROW_TILE * KEY_MAX];             /* [row][d_pad] */
     uint16_t gathered[PANELS][SY_TILE * (KEY_MAX + VALUE_MAX)]; /* panels of blocks that are no multiple of one */
 };
+
+/* n lines of each panel. */
+SY_INLINE void fetch(struct ahead *h, int64_t n)
+{
+    for (; n > 0 && (h->at < h->key_end || h->at < h->value_end); n--, h->at += 64)
+        for (int32_t i = 0; i < h->n; i++) {
+            if (h->at < h->key_end) _mm_prefetch((const char *)h->key[i] + h->at, _MM_HINT_T1);
+            if (h->at < h->value_end) _mm_prefetch((const char *)h->value[i] + h->at, _MM_HINT_T1);
+        }
+}
 
 /* One operand of a product: tiles `step` bytes apart along k. */
 struct operand {
@@ -91,21 +110,22 @@ static const unsigned char *panel_of(const struct sy_attend *a, int32_t j, int64
     return sy_kv_block(a, j) + (sy_kv_head(kv, a->kv_head) + off * kv->d_key) * 2;
 }
 
-/* Hardware looks ahead within a page, so panels are read side by side: while one of them waits the others do not. */
+/* Panels are read side by side: while one of them waits the others do not. */
 struct panels {
-    const unsigned char *key[PANELS], *value[PANELS], *next[PANELS]; /* NULL: no row sees one of its positions */
+    const unsigned char *key[PANELS], *value[PANELS]; /* NULL: no row sees one of its positions */
 };
 
 static void pack_keys(struct work *w, const struct panels *at)
 {
     int64_t n_pair = w->s.a->kv->d_key / 2;
-    for (int64_t i = 0; i < n_pair; i++)
+    for (int64_t i = 0; i < n_pair; i++) {
+        if (i % 4 == 0) fetch(&w->ahead, 1);
         for (int p = 0; p < PANELS; p++) {
             if (!at->key[p]) continue;
-            if (p < PANELS / 2) _mm_prefetch((const char *)at->value[p] + i * 64, _MM_HINT_T0);
             _mm512_store_si512(w->key[i / SY_TILE][p] + i % SY_TILE * SY_TILE_K,
                                pairs(_mm512_loadu_si512(at->key[p] + i * 64)));
         }
+    }
 }
 
 /* Zero for positions outside [lo, hi) of the tile; true when one that is inside is not finite. */
@@ -114,11 +134,12 @@ static bool pack_values(struct work *w, const struct panels *at, int32_t lo, int
     const __m512i exponent = _mm512_set1_epi16(0x7f80);
     const int32_t d_val = w->s.a->kv->d_val;
     __mmask32 bad = 0;
-    for (int32_t i = 0; i < SY_TILE; i += 2)
+    for (int32_t i = 0; i < SY_TILE; i += 2) {
+        fetch(&w->ahead, (d_val + 63) / 64);
         for (int32_t p = 0; p < PANELS; p++) {
             int32_t j = p * SY_TILE + i;
             bool first = j >= lo && j < hi, second = j + 1 >= lo && j + 1 < hi;
-            const unsigned char *from = at->value[p], *next = at->next[p];
+            const unsigned char *from = at->value[p];
             if (from) from += (int64_t)i * d_val * 2;
             uint16_t *to = w->value[0][j / SY_TILE_K] + j % SY_TILE_K / 2 * SY_TILE_K;
             for (int32_t d = 0; d < d_val; d += SY_TILE) {
@@ -129,9 +150,8 @@ static bool pack_values(struct work *w, const struct panels *at, int32_t lo, int
                 bad |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(v, exponent), exponent);
                 _mm512_store_si512(to + d / SY_TILE * (STEPS * SY_TILE_K * SY_TILE), v);
             }
-            for (int64_t k = 0; next && p < PANELS / 2 && k < d_val * 4; k += 64)
-                _mm_prefetch((const char *)next + (int64_t)i * d_val * 2 + k, _MM_HINT_T0);
         }
+    }
     return bad != 0;
 }
 
@@ -156,6 +176,8 @@ static struct panels locate(struct work *w, int32_t t, struct sy_span keys)
 {
     const struct sy_attend *a = w->s.a;
     struct panels at = {0};
+    w->ahead = (struct ahead){.key_end = (int64_t)SY_TILE * a->kv->d_key * 2,
+                              .value_end = (int64_t)SY_TILE * a->kv->d_val * 2};
     for (int32_t i = 0; i < PANELS; i++) {
         int32_t j = t + i * SY_TILE, next = j + SY_KEY_TILE;
         int64_t values = (int64_t)SY_TILE * a->kv->d_key * 2;
@@ -163,17 +185,16 @@ static struct panels locate(struct work *w, int32_t t, struct sy_span keys)
         bool whole = a->kv->block_len % SY_TILE == 0;
         at.key[i] = whole ? panel_of(a, j, &values) : gather(w, w->gathered[i], j, keys.lo, keys.hi);
         at.value[i] = at.key[i] + values;
-        at.next[i] = whole && next < a->pos0 + a->n_q ? panel_of(a, next, &values) : at.value[i];
+        if (!whole || next >= a->pos0 + a->n_q) continue;
+        struct ahead *h = &w->ahead;
+        h->key[h->n] = panel_of(a, next, &values);
+        h->value[h->n] = h->key[h->n] + values;
+        h->n++;
     }
     return at;
 }
 
-SY_INLINE void fetch(const unsigned char *from, int64_t n)
-{
-    for (int64_t i = 0; from && i < n; i += 64) _mm_prefetch((const char *)from + i, _MM_HINT_T0);
-}
-
-static void scores(struct work *w, const struct panels *at, int32_t t, struct sy_span keys)
+static void scores(struct work *w, int32_t t, struct sy_span keys)
 {
     int64_t n_step = w->d_pad / SY_TILE_K;
     int32_t lo = (keys.lo - t) / ROWS * 2, hi = (keys.hi - t + SY_TILE - 1) / SY_TILE;
@@ -181,7 +202,7 @@ static void scores(struct work *w, const struct panels *at, int32_t t, struct sy
         int32_t n = w->s.n_row - r < ROWS ? w->s.n_row - r : ROWS;
         struct operand q = {w->q + (int64_t)r * w->d_pad, w->d_pad * 2, 2 * SY_TILE_K};
         for (int32_t p = lo; p < hi; p += 2) {
-            if (r == 0) fetch(at->value[PANELS / 2 + p / 2], w->s.a->kv->d_val * 2 * SY_TILE);
+            fetch(&w->ahead, w->d_pad / 16);
             multiply(&w->tiles, n, q, (struct operand){w->key[0][p], 64, sizeof w->key[0]},
                      (struct operand){w->key[0][p + 1], 64, sizeof w->key[0]}, n_step, w->s.score[r] + p * SY_TILE,
                      SY_KEY_TILE, true);
@@ -190,12 +211,12 @@ static void scores(struct work *w, const struct panels *at, int32_t t, struct sy
 }
 
 /* Rows [r, r + n), all at once. */
-static void add_values(struct work *w, const struct panels *at, int32_t r, int32_t n)
+static void add_values(struct work *w, int32_t r, int32_t n)
 {
     int32_t d_val = w->s.a->kv->d_val;
     struct operand p = {w->weight[r], SY_KEY_TILE * 2, 2 * SY_TILE_K};
     for (int32_t d = 0; d < d_val; d += 2 * SY_TILE) {
-        if (r == 0 && d < SY_KEY_TILE) fetch(at->next[PANELS / 2 + d / ROWS], w->s.a->kv->d_key * 2 * SY_TILE);
+        fetch(&w->ahead, 4);
         multiply(&w->tiles, n, p, (struct operand){w->value[d / SY_TILE], 64, sizeof(tile)},
                  (struct operand){w->value[d / SY_TILE + 1], 64, sizeof(tile)}, STEPS, w->s.sum[r] + d, d_val + 2,
                  false);
@@ -215,12 +236,12 @@ static void values(struct work *w, const struct panels *at, int32_t t, struct sy
     bool bad = pack_values(w, at, keys.lo - t, keys.hi - t);
     if (!bad || rows_same(&w->s, keys)) {
         for (int32_t r = 0; r < w->s.n_row; r += ROWS)
-            add_values(w, at, r, w->s.n_row - r < ROWS ? w->s.n_row - r : ROWS);
+            add_values(w, r, w->s.n_row - r < ROWS ? w->s.n_row - r : ROWS);
         return;
     }
     for (int32_t r = 0; r < w->s.n_row; r++) {
         pack_values(w, at, w->s.now[r].lo - t, w->s.now[r].hi - t);
-        add_values(w, at, r, 1);
+        add_values(w, r, 1);
     }
 }
 
@@ -256,7 +277,7 @@ static bool part_bf16(const struct sy_attend *a)
             struct sy_span keys = sy_span_cut(seen, t, t + SY_KEY_TILE);
             struct panels at = locate(&w, t, keys);
             pack_keys(&w, &at);
-            scores(&w, &at, t, keys);
+            scores(&w, t, keys);
             rows_soften(&w.s, t, keys);
             values(&w, &at, t, keys);
         }
