@@ -133,6 +133,8 @@ struct sy_request { /* all borrowed for the call of submit, but for on_* and ctx
     uint64_t deadline_ns;  /* of the engine's clock; what is there by then is the answer; 0: none */
     uint64_t cache_domain; /* prefix cache entries are shared within a domain only */
     bool no_cache_read;    /* computes the whole prompt itself */
+    int32_t n_given; /* engines of a simulator: so many first tokens of the prompt come with their keys and values,
+                        from a tier or another engine; they take blocks and are attended to, not computed */
     bool ignore_eos;
     const int32_t *stop_id; /* further ids that end the request */
     int32_t n_stop_id;

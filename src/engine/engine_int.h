@@ -83,6 +83,7 @@ struct seq_request {
     struct sy_arena arena;    /* everything of the request; freed when its last answer ended */
     uint64_t id, started_ns;  /* started_ns: its first step; 0: waits */
     int32_t n_prompt, n_open; /* answers that have not ended */
+    int32_t n_given;          /* tokens whose keys and values came with it */
     int32_t n_min, n_stop_id, priority;
     const int32_t *stop_id;
     bool ignore_eos, cancelled, plain, no_cache_read; /* plain: greedy, nothing else asked for */

@@ -363,6 +363,7 @@ static bool admit_one(struct sy_engine *e, struct seq *s)
             return false;
         }
         s->n_block = want;
+        if (first && s->of->n_given > s->n_done) s->n_done = s->of->n_given;
         if (first) {
             s->n_cached = s->n_done;
             e->stats.n_cache_query_tok += (uint64_t)s->n_tok;

@@ -13,6 +13,9 @@ static sy_status check_request(const struct sy_engine *e, const struct sy_reques
     if (r->n_prompt > ctx || (r->n_prompt == ctx && r->n_max > 0))
         return sy_fail(err, SY_EARG, "prompt: %d tokens do not fit the context of %d tokens%s", r->n_prompt, ctx,
                        r->n_prompt == ctx ? " with room for an answer" : "");
+    if (r->n_given < 0 || r->n_given >= r->n_prompt || (r->n_given > 0 && e->ckpt))
+        return sy_fail(err, SY_EARG, "n_given: expected 0 to %d, and 0 where keys are real, found %d",
+                       r->n_prompt - 1, r->n_given);
     if (n_sample > 128 || (r->n_max == 0 && n_sample > 1))
         return sy_fail(err, SY_EARG, "n: expected 1 to %d, found %d", r->n_max == 0 ? 1 : 128, n_sample);
     for (int32_t i = 0; r->n_stop_each && i < n_sample; i++)
@@ -77,6 +80,7 @@ static struct seq *new_request(const struct sy_engine *e, struct sy_arena *a, co
     int32_t n_sample = r->n_sample > 0 ? r->n_sample : 1;
     *q = (struct seq_request){.n_prompt = r->n_prompt,
                               .n_open = n_sample,
+                              .n_given = r->n_given,
                               .n_min = r->n_min,
                               .n_stop_id = r->n_stop_id,
                               .priority = r->priority,

@@ -10,8 +10,16 @@
 enum { N_VOCAB = 1 << 16, RANK_MAX = 1024 };
 
 struct sim;
+enum stage {
+    ASKS,     /* its next turn, when it wakes */
+    LOADS,    /* what it waits for comes over a link */
+    PREFILLS, /* its prompt is computed, to be decoded elsewhere */
+    RUNS
+};
 struct user { /* a session on its way, and the request it waits for */
     struct sim *s;
+    enum stage stage;
+    int32_t n_given; /* tokens of its prompt whose keys are there */
     const struct sy_user_session *session;
     size_t turn;
     int32_t rank; /* of all replicas */
@@ -29,7 +37,8 @@ struct rank {
     bool began; /* it takes part in its replica's step */
 };
 struct replica {
-    uint64_t now; /* when its step in progress ends, or it last did */
+    uint64_t now;       /* when its step in progress ends, or it last did */
+    uint64_t link_free; /* when all that was asked of its link has passed */
     bool busy, listed;
 };
 struct sim {
@@ -51,8 +60,9 @@ struct sim {
     int32_t *idle; /* replicas without a step that may have something to do now */
     int32_t n_idle;
     int32_t *prompt;
-    bool prefix_cache; /* it is on, and could find something */
-    int32_t next_rank;
+    bool prefix_cache;           /* it is on, and could find something */
+    double tok_bytes, seq_bytes; /* that go over a link: keys of a token, states of a sequence */
+    int32_t next_rank[2];        /* of those that take requests, of those that take what was prefilled */
     struct sy_samples ttft, tpot, e2e;
     struct sy_sim_seen seen;
     double live_tok, run_tok;
@@ -124,16 +134,18 @@ static void look_at(struct sim *s, int32_t replica)
     s->idle[s->n_idle++] = replica;
 }
 
-static int32_t choose_rank(struct sim *s)
+/* decodes: for a prompt that was computed elsewhere. */
+static int32_t choose_rank(struct sim *s, bool decodes)
 {
-    int32_t n = s->n_rank * s->o->n_replica, best = s->next_rank % n;
+    int32_t apart = s->n_rank * s->o->n_prefill, first = decodes ? apart : 0, *next = &s->next_rank[decodes];
+    int32_t n = apart && !decodes ? apart : s->n_rank * s->o->n_replica - first, best = first + *next % n;
     if (s->o->balance != SY_BALANCE_PINNED)
         for (int32_t k = 1; k < n; k++) {
-            int32_t i = (s->next_rank + k) % n;
+            int32_t i = first + (*next + k) % n;
             const struct rank *a = &s->rank[i], *b = &s->rank[best];
             if (a->n_open < b->n_open || (a->n_open == b->n_open && a->pending < b->pending)) best = i;
         }
-    s->next_rank = (s->next_rank + 1) % n;
+    *next = (*next + 1) % n;
     return best;
 }
 
@@ -143,7 +155,9 @@ static void on_event(void *ctx, const struct sy_event *ev)
     struct sim *s = u->s;
     struct rank *r = &s->rank[u->rank];
     double now = 1e-9 * (double)s->now;
-    if (ev->id >= 0) {
+    if (u->stage == PREFILLS) {
+        r->pending -= u->n_prompt;
+    } else if (ev->id >= 0) {
         if (u->n_out++ == 0) {
             u->first_s = now;
             r->pending -= u->n_prompt;
@@ -175,6 +189,50 @@ static void write_prompt(struct sim *s, const struct user *u, int64_t n_keep)
     }
 }
 
+/* To the engine of its rank. */
+static void enter(struct sim *s, struct user *u)
+{
+    const struct sy_turn *t = &u->session->turn[u->turn];
+    struct rank *r = &s->rank[u->rank];
+    u->stage = u->rank < s->n_rank * s->o->n_prefill ? PREFILLS : RUNS;
+    write_prompt(s, u, u->n_said);
+    struct sy_request q = {.prompt = s->prompt,
+                           .n_prompt = u->n_prompt,
+                           .n_given = u->n_given,
+                           .n_max = u->stage == PREFILLS ? 1 : steps_of(s, t->n_out),
+                           .ignore_eos = true,
+                           .no_cache_read = !s->prefix_cache,
+                           .sampling = {.n_logprob = -1},
+                           .on_event = on_event,
+                           .ctx = u};
+    uint64_t id;
+    sy_status st = sy_engine_submit(r->engine, &q, &id, s->err);
+    if (st) s->st = sy_while(s->err, st, "request of %d tokens in, %d out", u->n_prompt, t->n_out);
+    look_at(s, u->rank / s->n_rank);
+}
+
+/* To a rank, whose queue counts it from now on, once n_tok tokens' keys have come over a replica's link. */
+static void send(struct sim *s, struct user *u, int32_t rank, int32_t replica, double n_tok)
+{
+    struct replica *r = &s->replica[replica];
+    double bytes = n_tok > 0 ? n_tok * s->tok_bytes + s->seq_bytes : 0;
+    uint64_t ns = s->o->link_bytes_s > 0 ? (uint64_t)(1e9 * bytes / s->o->link_bytes_s) : 0;
+    uint64_t begins = r->link_free > s->now ? r->link_free : s->now;
+    u->rank = rank;
+    s->rank[rank].pending += u->n_prompt;
+    s->rank[rank].n_open++;
+    if (ns == 0) {
+        enter(s, u);
+        return;
+    }
+    s->seen.link_wait_s += 1e-9 * (double)(begins - s->now);
+    s->seen.link_busy_s += 1e-9 * (double)ns;
+    r->link_free = begins + ns;
+    u->stage = LOADS;
+    u->wake_ns = r->link_free;
+    wake_later(s, u);
+}
+
 static void ask(struct sim *s, struct user *u)
 {
     const struct sy_turn *t = &u->session->turn[u->turn];
@@ -185,27 +243,20 @@ static void ask(struct sim *s, struct user *u)
         u->n_said = keep > 0 ? keep : 0;
         n_prompt = u->n_said + t->n_in;
     }
-    u->rank = choose_rank(s);
     u->n_prompt = (int32_t)n_prompt;
-    int32_t fresh = (int32_t)ceil((double)n_prompt * (1 - s->o->hit));
+    int32_t fresh = (int32_t)ceil((double)n_prompt * (1 - s->o->hit - s->o->tier_hit));
+    u->n_given = u->n_prompt - (fresh < 1 ? 1 : fresh);
     u->n_out = 0;
     u->asked_s = 1e-9 * (double)s->now;
-    struct rank *r = &s->rank[u->rank];
-    write_prompt(s, u, u->n_said);
-    struct sy_request q = {.prompt = s->prompt,
-                           .n_prompt = fresh < 1 ? 1 : fresh,
-                           .n_max = steps_of(s, t->n_out),
-                           .ignore_eos = true,
-                           .no_cache_read = !s->prefix_cache,
-                           .sampling = {.n_logprob = -1},
-                           .on_event = on_event,
-                           .ctx = u};
-    uint64_t id;
-    sy_status st = sy_engine_submit(r->engine, &q, &id, s->err);
-    if (st) s->st = sy_while(s->err, st, "request of %d tokens in, %d out", u->n_prompt, t->n_out);
-    r->pending += u->n_prompt;
-    r->n_open++;
-    look_at(s, u->rank / s->n_rank);
+    int32_t rank = choose_rank(s, false);
+    send(s, u, rank, rank / s->n_rank, s->o->tier_hit * u->n_given / (s->o->hit + s->o->tier_hit + 1e-30));
+}
+
+/* Its prompt is computed: the keys of all but the last token go to where it is decoded. */
+static void hand_over(struct sim *s, struct user *u)
+{
+    u->n_given = u->n_prompt - 1;
+    send(s, u, choose_rank(s, true), u->rank / s->n_rank, u->n_given);
 }
 
 static bool start_session(struct sim *s)
@@ -229,6 +280,7 @@ static void finish_turn(struct sim *s, struct user *u)
     s->seen.n_request++;
     u->n_said = u->n_prompt + t->n_out;
     if (++u->turn < u->session->n_turn) {
+        u->stage = ASKS;
         u->wake_ns = s->now + u->session->turn[u->turn].delay_ns;
         wake_later(s, u);
         return;
@@ -324,12 +376,13 @@ static void end(struct sim *s, int32_t i)
     while (s->finished && !s->st) {
         struct user *u = s->finished;
         s->finished = u->next;
-        finish_turn(s, u);
+        if (u->stage == PREFILLS) hand_over(s, u);
+        else finish_turn(s, u);
     }
 }
 
-/* What happens next: the end of a step, somebody's next question, or a session's start. */
-enum event { NOTHING, STEP, QUESTION, SESSION };
+/* What happens next: the end of a step, somebody's next question or what a link brought, or a session's start. */
+enum event { NOTHING, STEP, WAKE, SESSION };
 
 static enum event next_event(const struct sim *s, uint64_t *at)
 {
@@ -341,7 +394,7 @@ static enum event next_event(const struct sim *s, uint64_t *at)
     }
     if (s->n_waking && s->waking[0]->wake_ns < *at) {
         *at = s->waking[0]->wake_ns;
-        e = QUESTION;
+        e = WAKE;
     }
     if (s->o->users <= 0 && s->next_session < s->w->n && s->start_ns <= *at) {
         *at = s->start_ns;
@@ -373,8 +426,10 @@ static void run(struct sim *s)
             int32_t i = end_first(s);
             end(s, i);
             look_at(s, i);
-        } else if (e == QUESTION) {
-            ask(s, wake_first(s));
+        } else if (e == WAKE) {
+            struct user *u = wake_first(s);
+            if (u->stage == LOADS) enter(s, u);
+            else ask(s, u);
         } else {
             if (!start_session(s)) return;
             plan_start(s);
@@ -447,9 +502,14 @@ static sy_status open_all(struct sim *s)
     const struct sy_sim_opt *o = s->o;
     s->n_rank = o->timer->layout.dp;
     if (s->n_rank > RANK_MAX || o->n_replica < 1 || o->ctx_len < 2 || o->seq_max < 1 || o->chunk < 1 ||
-        !(o->hit >= 0 && o->hit < 1))
-        return sy_fail(s->err, SY_EARG, "simulation: expected 1 to %d ranks and at least one of everything",
+        !(o->hit >= 0 && o->tier_hit >= 0 && o->hit + o->tier_hit < 1) || o->n_prefill < 0 ||
+        o->n_prefill >= o->n_replica)
+        return sy_fail(s->err, SY_EARG,
+                       "simulation: expected 1 to %d ranks, at least one of everything, and one that decodes",
                        RANK_MAX);
+    struct sy_fit fit = sy_timer_fit(o->timer, 1, o->ctx_len);
+    s->tok_bytes = fit.per_token * o->timer->layout.tp;
+    s->seq_bytes = fit.per_seq * o->timer->layout.tp;
     s->n_user = o->users > 0 ? (size_t)o->users : s->w->n;
     size_t n_rank = (size_t)s->n_rank * (size_t)o->n_replica;
     s->rank = sy_new_array(env, n_rank, sizeof *s->rank);

@@ -25,7 +25,14 @@ struct sy_sim_opt {
     enum sy_balance balance;
     enum sy_scheduling scheduling;
     bool prefix_cache;
-    double hit; /* without it: share of every prompt that is taken as known */
+    double hit; /* share of every prompt whose keys are there already */
+    /* Prefill apart: the first n_prefill replicas compute prompts, whose keys then go to the others, over a link that
+     * each of the first has; the last token of a prompt is computed where it is decoded. 0: all do both. */
+    int32_t n_prefill;
+    /* A tier behind the cache: this share of every prompt, beyond `hit`, is loaded over a link that each replica has.
+     */
+    double tier_hit;
+    double link_bytes_s; /* of either link, which serves one after the other; 0: takes no time */
     /* Closed loop: so many sessions at once. 0: sessions start at their own times, or at `rate` a second. */
     int32_t users;
     double rate;
@@ -36,9 +43,10 @@ struct sy_sim_seen {
     double seconds, in_tok, out_tok;   /* the run's length in virtual time; tokens of finished requests */
     struct sy_summary ttft, tpot, e2e; /* seconds */
     uint64_t n_step, n_seq_step, n_preempted;
-    double cached_tok; /* prompt tokens found in the prefix cache */
-    double fill;       /* live tokens over tokens computed, of all ranks */
-    double busy_s;     /* of replicas, summed */
+    double cached_tok;               /* prompt tokens found in the prefix cache */
+    double fill;                     /* live tokens over tokens computed, of all ranks */
+    double busy_s;                   /* of replicas, summed */
+    double link_busy_s, link_wait_s; /* links: time that they moved bytes, summed; that requests waited for one */
 };
 SY_CHECK sy_status sy_simulate(const struct sy_env *, const struct sy_sim_opt *, const struct sy_workload *,
                                struct sy_sim_seen *out, struct sy_err *);

@@ -206,6 +206,85 @@ static void prefixes(void **state)
     }
 }
 
+/* A link that serves one after the other, asked at random times: Pollaczek and Khinchine say that the mean wait is
+ * rho S / 2 (1 - rho) where every load takes S. */
+static void links_queue(void **state)
+{
+    (void)state;
+    struct sy_timer t =
+        timer_of("h200", "llama-3.1-8b",
+                 (struct sy_sharding){.chips = 1, .tp = 1, .dp = 1, .pp = 1, .expert_parallel = false});
+    struct sy_workload w = random_of(30000, 4000, 1, 1);
+    double bytes = 2000 * sy_timer_fit(&t, 1, 4096).per_token, load_s = 2;
+    for (int i = 0; i < 2; i++) {
+        double rho = i ? 0.7 : 0.4;
+        struct sy_sim_opt o = usual(&t, 64);
+        o.users = 0;
+        o.tier_hit = 0.5;
+        o.link_bytes_s = bytes / load_s;
+        o.rate = rho / load_s;
+        struct sy_sim_seen s = run(&o, &w);
+        double wait = s.link_wait_s / 30000, want = rho * load_s / (2 * (1 - rho));
+        if (fabs(wait / want - 1) > 0.1) fail_msg("rho %.1f: waits %.3f s, expected %.3f s", rho, wait, want);
+        assert_true(fabs(s.link_busy_s / (30000 * load_s) - 1) < 1e-6 && s.n_request == 30000);
+        assert_true(s.ttft.mean > wait + load_s && s.ttft.mean < wait + load_s + 0.2);
+    }
+    sy_workload_release(&w);
+}
+
+/* Prompts computed on other replicas: all arrive, whoever waits for keys waits longer over half the link, and decode
+ * steps are no longer held up by prompts. */
+static void prefill_apart(void **state)
+{
+    (void)state;
+    struct sy_timer t = timer_of(
+        "b200", "deepseek-r1", (struct sy_sharding){.chips = 8, .tp = 8, .dp = 1, .pp = 1, .expert_parallel = false});
+    struct sy_workload w = random_of(400, 3000, 100, 0.8);
+    double in = 0, bytes = 3000 * 8 * sy_timer_fit(&t, 1, 4096).per_token, wait = 0, ttft = 0;
+    for (size_t i = 0; i < w.n; i++) in += w.session[i].turn->n_in;
+    struct sy_sim_opt o = usual(&t, 64);
+    o.n_replica = 3;
+    struct sy_sim_seen together = run(&o, &w);
+    o.n_prefill = 1;
+    struct sy_sim_seen apart = run(&o, &w);
+    assert_true(apart.n_request == 400 && apart.in_tok == in && apart.ttft.n == 400 && apart.link_busy_s == 0);
+    assert_true(apart.tpot.p99 < 0.7 * together.tpot.p99);
+    for (int half = 0; half < 2; half++) {
+        o.link_bytes_s = bytes / (half ? 0.2 : 0.1);
+        struct sy_sim_seen s = run(&o, &w);
+        assert_true(s.n_request == 400 && s.ttft.mean > apart.ttft.mean);
+        if (half) assert_true(s.link_wait_s > 2 * wait && s.ttft.mean > ttft + 0.1);
+        wait = s.link_wait_s;
+        ttft = s.ttft.mean;
+    }
+    o.n_prefill = 3;
+    struct sy_sim_seen none;
+    assert_int_equal(sy_simulate(env(), &o, &w, &none, NULL), SY_EARG);
+    sy_workload_release(&w);
+}
+
+/* Keys that are given take blocks and are attended to: a request costs what it would, but for its prompt. */
+static void given(void **state)
+{
+    (void)state;
+    struct sy_timer t =
+        timer_of("h200", "llama-3.1-8b",
+                 (struct sy_sharding){.chips = 1, .tp = 1, .dp = 1, .pp = 1, .expert_parallel = false});
+    struct sy_workload w = random_of(1, 2000, 10, 1);
+    struct sy_sim_opt o = usual(&t, 1);
+    o.chunk = 4000;
+    struct sy_sim_seen all = run(&o, &w);
+    o.hit = 0.9;
+    struct sy_sim_seen known = run(&o, &w);
+    assert_true(known.n_step == all.n_step && fabs(known.tpot.mean / all.tpot.mean - 1) < 1e-6);
+    assert_true(known.ttft.mean < all.ttft.mean);
+    assert_true(known.in_tok == 2000);
+    o.hit = 0.6;
+    o.tier_hit = 0.4;
+    assert_int_equal(sy_simulate(env(), &o, &w, &known, NULL), SY_EARG);
+    sy_workload_release(&w);
+}
+
 static void too_small(void **state)
 {
     (void)state;
@@ -236,8 +315,9 @@ static void promises(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_request), cmocka_unit_test(conserves), cmocka_unit_test(closed_form),
-        cmocka_unit_test(sessions),    cmocka_unit_test(prefixes),  cmocka_unit_test(too_small),
+        cmocka_unit_test(one_request),   cmocka_unit_test(conserves), cmocka_unit_test(closed_form),
+        cmocka_unit_test(sessions),      cmocka_unit_test(prefixes),  cmocka_unit_test(links_queue),
+        cmocka_unit_test(prefill_apart), cmocka_unit_test(given),     cmocka_unit_test(too_small),
         cmocka_unit_test(promises),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

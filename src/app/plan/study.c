@@ -26,7 +26,10 @@ struct way { /* one answer to it */
     enum sy_balance balance;
     enum sy_scheduling scheduling;
     int32_t drafted;
-    bool base; /* what follows is compared with it */
+    int32_t replicas, prefill; /* 0: one; of them those that compute prompts only */
+    double hit, tier_hit;      /* shares of a prompt that the cache knows, and a tier behind it */
+    double link_bytes_s;       /* of a replica */
+    bool base;                 /* what follows is compared with it */
 };
 
 /* fp8 is the precision of every table here. */
@@ -44,13 +47,19 @@ static sy_status place(struct study *s, const struct bed *d, struct sy_placed *a
     return st ? st : sy_plan_place(&where, at, s->err);
 }
 
+static int32_t replicas_of(const struct way *w) { return w->replicas > 0 ? w->replicas : 1; }
+
 static sy_status run(struct study *s, const struct way *w, const struct sy_placed *at, struct sy_sim_seen *seen)
 {
     const struct bed *d = &w->d;
     const struct sy_env *env = &s->a->app->env;
     struct sy_workload load;
     struct sy_sim_opt o = {.timer = &at->timer,
-                           .n_replica = 1,
+                           .n_replica = replicas_of(w),
+                           .n_prefill = w->prefill,
+                           .hit = w->hit,
+                           .tier_hit = w->tier_hit,
+                           .link_bytes_s = w->link_bytes_s,
                            .chunk = d->chunk,
                            .seq_max = d->users, /* whoever is pinned to a rank stays there */
                            .ctx_len = d->in + d->out + 32,
@@ -91,7 +100,7 @@ static sy_status table(struct study *s, const char *about, const struct way *w, 
         sy_status st = place(s, &w[i].d, &at);
         if (!st) st = run(s, &w[i], &at, &v);
         if (st) return sy_while(s->err, st, "%s", w[i].name);
-        double now = (v.in_tok + v.out_tok) / v.seconds / w[i].d.layout.chips;
+        double now = (v.in_tok + v.out_tok) / v.seconds / w[i].d.layout.chips / replicas_of(&w[i]);
         if (w[i].base) base = now;
         sy_buf_printf(&s->b, "| %s | %.0f | %+.1f %% | %.2f | %.2f | %.2f | %.0f %% |\n", w[i].name, now,
                       100 * (now / base - 1), 1e3 * v.tpot.median, v.ttft.median, v.ttft.p99, 100 * v.fill);
@@ -169,76 +178,60 @@ static sy_status speculation(struct study *s)
                  w, SY_COUNT(w));
 }
 
-/* ---- in closed form ----------------------------------------------------------------------------------------------
- */
-
-/* Replicas that only prefill and replicas that only decode; the split of chips that wastes least. */
+/* Some replicas only prefill, and keys go to the others over a link that each of them has: at the rate of the
+ * scale-out network, and at a fiftieth of it. */
 static sy_status disaggregation(struct study *s)
 {
-    struct bed d = {"b200", b200_tp4, 8192, 8192, 1024, 64, 0, 0.8};
-    struct sy_placed at;
-    sy_status st = place(s, &d, &at);
+    struct way w[10] = {{.base = true}};
+    struct sy_chip chip;
+    sy_status st = sy_chip_find(&s->a->app->env, "b200", &chip, s->err);
     if (st) return st;
-    const struct sy_timer *t = &at.timer;
-    double in = d.in * 0.9, out = d.out * 0.9, chips = t->layout.chips;
-    sy_buf_text(
-        &s->b,
-        "Prefill and decode on replicas of their own (4 B200 each), Qwen3.5-397B fp8, 8k1k; keys move at the "
-        "scale-out rate\n\n| | tokens/s/chip | TPOT ms | TTFT s | chips that prefill |\n|---|--:|--:|--:|--:|\n");
-    for (int32_t users = 16; users <= 256; users *= 4) {
-        double mixed[SY_METRIC_COUNT], alone[SY_METRIC_COUNT], prompt[SY_METRIC_COUNT];
-        struct sy_load_spec l = {.in = in, .out = out, .conc = users, .chunk = d.chunk, .accepted = 1};
-        struct sy_load_spec dec = {
-            .kind = SY_LOAD_DECODE, .in = in + out / 2, .out = 1, .conc = users, .chunk = d.chunk, .accepted = 1};
-        struct sy_load_spec pre = {.kind = SY_LOAD_PREFILL, .in = in, .conc = 1, .chunk = d.chunk, .accepted = 1};
-        sy_fluid(t, &l, mixed);
-        sy_fluid(t, &dec, alone);
-        sy_fluid(t, &pre, prompt);
-        double move = in * sy_timer_fit(t, 1, in).per_token * t->layout.tp / (t->chip.scale_out_bytes_s * chips);
-        double served = alone[SY_METRIC_OUT] * chips / out; /* requests/s of a replica */
-        double filled = prompt[SY_METRIC_TPUT] * chips / in;
-        double share = served / (served + filled), both = served * (1 - share) * (in + out) / chips;
-        sy_buf_printf(&s->b, "| %d users a replica, together | %.0f | %.2f | %.2f | |\n", users,
-                      mixed[SY_METRIC_TPUT], 1e3 * mixed[SY_METRIC_TPOT], mixed[SY_METRIC_TTFT]);
-        sy_buf_printf(&s->b, "| %d decoding, apart | %.0f | %.2f | %.2f | %.0f %% |\n", users, both,
-                      1e3 * alone[SY_METRIC_TPOT], prompt[SY_METRIC_TTFT] + move, 100 * share);
+    for (int i = 0; i < 10; i++) {
+        static const int32_t prefill[] = {0, 1, 2, 1, 2};
+        bool slow = i % 5 >= 3;
+        int32_t users = i < 5 ? 64 : 256;
+        w[i] = (struct way){.d = {"b200", b200_tp4, 8192, 8192, 1024, users, 4, 0.8},
+                            .replicas = 4,
+                            .prefill = prefill[i % 5],
+                            .link_bytes_s = chip.scale_out_bytes_s * b200_tp4.chips / (slow ? 50 : 1),
+                            .base = i % 5 == 0};
+        if (w[i].prefill)
+            snprintf(w[i].name, sizeof w[i].name, "%d users, %d of 4 prefill%s", users, w[i].prefill,
+                     slow ? ", a fiftieth of the link" : "");
+        else snprintf(w[i].name, sizeof w[i].name, "%d users, together", users);
     }
-    said_of(s, "estimated in closed form, without queues", at.reach);
-    return SY_OK;
+    return table(s,
+                 "Prefill and decode apart: 4 replicas of 4 B200, Qwen3.5-397B fp8, 8k1k; keys queue for the link of "
+                 "the replica that has them",
+                 w, 10);
 }
 
-/* What a tier of slower memory behind the cache is worth: prompts found there are loaded, not computed. */
+/* What a tier of slower memory behind the cache is worth: prompts found there are loaded, not computed, and queue for
+ * its bandwidth. */
 static sy_status tiers(struct study *s)
 {
     static const struct {
         const char *name;
-        double hit, slow, bytes_s; /* share of a prompt known at all, and from the tier at bytes_s */
+        double hit, slow, chip_bytes_s; /* shares of a prompt: known to the cache, to the tier */
     } tier[] = {{"nothing is kept", 0, 0, 0},
                 {"device memory knows half", 0.5, 0, 0},
-                {"and host memory 40 % more, 50 GB/s a chip", 0.9, 0.4, 50e9},
-                {"and a disk 40 % more, 6 GB/s a chip", 0.9, 0.4, 6e9},
-                {"and a store over the network 40 % more, 1 GB/s a chip", 0.9, 0.4, 1e9}};
-    struct bed d = {"b200", b200_tp4, 8192, 32768, 512, 32, 0, 0.8};
-    struct sy_placed at;
-    sy_status st = place(s, &d, &at);
-    if (st) return st;
-    const struct sy_timer *t = &at.timer;
-    sy_buf_text(&s->b,
-                "Tiers of cache behind 4 B200, Qwen3.5-397B fp8, sessions of 32k in, 512 out, 32 users; loading is "
-                "charged to the request\n\n| | tokens/s/chip | TTFT s | E2E s |\n|---|--:|--:|--:|\n");
+                {"and host memory 40 % more, 50 GB/s a chip", 0.5, 0.4, 50e9},
+                {"and a disk 40 % more, 6 GB/s a chip", 0.5, 0.4, 6e9},
+                {"and a store 40 % more, 1 GB/s a chip", 0.5, 0.4, 1e9},
+                {"and a store 40 % more, 0.1 GB/s a chip", 0.5, 0.4, 0.1e9}};
+    struct way w[SY_COUNT(tier)] = {{.base = true}};
     for (size_t i = 0; i < SY_COUNT(tier); i++) {
-        double metric[SY_METRIC_COUNT], in = d.in * 0.9;
-        struct sy_load_spec l = {
-            .in = in, .out = d.out * 0.9, .conc = d.users, .chunk = d.chunk, .accepted = 1, .hit = tier[i].hit};
-        sy_fluid(t, &l, metric);
-        double bytes = tier[i].slow * in * sy_timer_fit(t, 1, in).per_token * t->layout.tp;
-        double wait = tier[i].bytes_s > 0 ? bytes / (tier[i].bytes_s * t->layout.chips) : 0;
-        double e2e = metric[SY_METRIC_E2E] + wait;
-        sy_buf_printf(&s->b, "| %s | %.0f | %.2f | %.2f |\n", tier[i].name,
-                      metric[SY_METRIC_TPUT] * metric[SY_METRIC_E2E] / e2e, metric[SY_METRIC_TTFT] + wait, e2e);
+        w[i] = (struct way){.d = {"b200", b200_tp4, 8192, 32768, 512, 32, 6, 0.8},
+                            .hit = tier[i].hit,
+                            .tier_hit = tier[i].slow,
+                            .link_bytes_s = tier[i].chip_bytes_s * b200_tp4.chips,
+                            .base = i == 0};
+        snprintf(w[i].name, sizeof w[i].name, "%s", tier[i].name);
     }
-    said_of(s, "estimated in closed form, without queues", at.reach);
-    return SY_OK;
+    return table(s,
+                 "Tiers of cache behind 4 B200, Qwen3.5-397B fp8, sessions of 32k in, 512 out, 32 users; loads queue "
+                 "for the tier's bandwidth",
+                 w, SY_COUNT(tier));
 }
 
 static const struct {
