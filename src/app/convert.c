@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "checkpoint/convert.h"
 #include "model/model.h"
+#include "text/tokenizer.h"
 
 enum { COPY_BYTES_MAX = 256 << 20, TOKENS_MAX = 512, ROWS = 64 };
 
@@ -29,6 +30,9 @@ static const struct sy_flag flags[] = {
      .choices = formats,
      .otherwise = "stored",
      .help = "what the layers' matrices become; stored: the same numbers, bit for bit"},
+    {.name = "no-tokenizer",
+     .kind = SY_FLAG_SWITCH,
+     .help = "leave the tokenizer out of a GGUF that is made of a folder"},
     {.name = "skip-check",
      .kind = SY_FLAG_SWITCH,
      .help = "do not run both models to print how far the new one is from the old"},
@@ -207,19 +211,24 @@ static sy_status convert(struct sy_args *a, const char *model, const char *temp,
     struct sy_progress bar;
     struct sy_convert_opt opt = {
         .to = (enum sy_convert_to)sy_arg_choice(a, "quant"), .progress = on_progress, .progress_ctx = &bar};
+    struct sy_tokenizer *source = NULL;
+    struct sy_gguf_vocab vocab;
     sy_status st = sy_checkpoint_open(&a->app->env, model, &ckpt, err);
     if (st) return st;
     sy_progress_init(&bar, &a->app->env, a->app->progress, "converting");
-    bool gguf = names_gguf(sy_arg_text(a, "out"));
-    st = (gguf ? sy_checkpoint_convert_gguf : sy_checkpoint_convert)(&a->app->env, ckpt, temp, &opt, res, err);
+    bool gguf = names_gguf(sy_arg_text(a, "out")), folder = !strcmp(sy_checkpoint_kind(ckpt), "safetensors");
+    if (gguf && folder && sy_checkpoint_tokenizer_json(ckpt) && !sy_arg_on(a, "no-tokenizer")) {
+        st = sy_tokenizer_to_gguf(&a->app->env, ckpt, &a->arena, &source, &vocab, err);
+        opt.vocab = &vocab;
+    }
+    if (!st)
+        st = (gguf ? sy_checkpoint_convert_gguf : sy_checkpoint_convert)(&a->app->env, ckpt, temp, &opt, res, err);
     sy_progress_end(&bar);
-    bool folder = !strcmp(sy_checkpoint_kind(ckpt), "safetensors");
     if (!st && folder && gguf) st = check_same(a, ckpt, temp, err);
     if (!st && folder && !gguf) st = copy_tokenizer(a, model, temp, err);
-    if (!st && folder && gguf && sy_checkpoint_tokenizer_json(ckpt) && !a->app->quiet)
-        fprintf(stderr, "the GGUF has no tokenizer: that of '%s' is not converted\n", model);
     if (!st && !folder && !gguf && !a->app->quiet)
         fprintf(stderr, "the tokenizer stays in '%s': put the model's tokenizer.json into the folder\n", model);
+    sy_tokenizer_free(source);
     sy_checkpoint_free(ckpt);
     return sy_while(err, st, "converting '%s'", model);
 }

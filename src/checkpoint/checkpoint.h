@@ -93,7 +93,7 @@ struct sy_gguf_vocab {       /* GGUF tokenizer.ggml.*; strings are borrowed, not
     const struct sy_text *token, *merge;
     const float *score;  /* [n_token] or NULL */
     const int32_t *type; /* or NULL: 1 normal 2 unknown 3 control 4 user 5 unused 6 byte */
-    int64_t bos, eos, eot, unk, pad, sep, cls, mask;                  /* -1: absent */
+    int64_t bos, eos, eot, eom, unk, pad, sep, cls, mask;             /* -1: absent */
     int add_bos, add_eos, add_space_prefix, remove_extra_whitespaces; /* -1: absent */
     const unsigned char *charsmap;                                    /* precompiled_charsmap or NULL */
     size_t n_charsmap;

@@ -22,6 +22,7 @@ enum sy_convert_to {
 };
 struct sy_convert_opt {
     enum sy_convert_to to;
+    const struct sy_gguf_vocab *vocab; /* the tokenizer of a GGUF that is made of a folder; NULL: it has none */
     void (*progress)(void *ctx, double done); /* 0..1; NULL: none */
     void *progress_ctx;
 };

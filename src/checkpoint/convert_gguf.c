@@ -420,7 +420,7 @@ static sy_status convert(struct writer *w, const char *path)
     sy_status st = c->raw ? plan_raw(w, to) : plan_folder(w, to);
     if (!st && !c->raw) {
         if (!to) file_type = stored_type(w);
-        st = sy_gguf_make(c, w->arch, file_type, &w->w.mem, &w->made, w->w.err);
+        st = sy_gguf_make(c, w->arch, w->w.opt->vocab, file_type, &w->w.mem, &w->made, w->w.err);
     }
     if (!st) st = place(w);
     return st ? st : write_all(w, path, file_type);

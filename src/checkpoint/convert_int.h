@@ -13,7 +13,7 @@ struct sy_convert {
     struct sy_convert_result *res;
     struct sy_arena mem;
     FILE *file;
-    const char *path;              /* of the file, for messages */
+    const char *path;             /* of the file, for messages */
     double off, all, done, total; /* squared error, squares; work */
     struct sy_err *err, own_err;
 };

@@ -18,7 +18,8 @@ struct make {
     struct sy_err *err;
 };
 
-/* ---- values ------------------------------------------------------------------------------------------------------ */
+/* ---- values ------------------------------------------------------------------------------------------------------
+ */
 
 static void put_u32(struct make *m, uint32_t v) { sy_buf_add(&m->out->kv, &v, sizeof v); }
 static void put_u64(struct make *m, uint64_t v) { sy_buf_add(&m->out->kv, &v, sizeof v); }
@@ -83,7 +84,8 @@ static void copy_num(struct make *m, const char *tail, const struct sy_json *v)
     if (sy_json_is_number(v)) key_f32(m, tail, sy_json_number(v, 0));
 }
 
-/* ---- rope -------------------------------------------------------------------------------------------------------- */
+/* ---- rope --------------------------------------------------------------------------------------------------------
+ */
 
 static float *extra(struct make *m, const char *name, int64_t n)
 {
@@ -178,8 +180,7 @@ static void put_rope(struct make *m)
             key_u32(m, "rope.scaling.original_context_length", (int64_t)sy_json_number(old, 0));
     if (yarn || !strcmp(type, "linear")) key_text(m, "rope.scaling.type", type, strlen(type));
     if (yarn) put_yarn(m, s);
-    else if (wide)
-        put_long(m, s, sy_json_number(old, 0), sy_json_number(get(m, "max_position_embeddings"), 0));
+    else if (wide) put_long(m, s, sy_json_number(old, 0), sy_json_number(get(m, "max_position_embeddings"), 0));
     else if (!strcmp(type, "llama3")) put_bands(m, s, theta, d_rot);
     else if (!strcmp(type, "linear")) copy_num(m, "rope.scaling.factor", sy_json_get(s, "factor"));
     else
@@ -269,7 +270,48 @@ static void put_more(struct make *m)
     if (is(m, "cohere2")) copy_num(m, "logit_scale", get(m, "logit_scale"));
 }
 
-/* ---- together ------------------------------------------------------------------------------------------------------
+/* ---- the tokenizer
+ * -------------------------------------------------------------------------------------------------
+ */
+
+static void put_texts(struct make *m, const char *tail, const struct sy_text *t, size_t n)
+{
+    array(m, tail, SY_GGUF_STRING, n);
+    for (size_t i = 0; i < n; i++) put_text(m, t[i].at, t[i].n);
+}
+
+static void put_vocab(struct make *m, const struct sy_gguf_vocab *v)
+{
+    const struct {
+        const char *key;
+        int64_t id;
+    } ids[] = {{"tokenizer.ggml.bos_token_id", v->bos},     {"tokenizer.ggml.eos_token_id", v->eos},
+               {"tokenizer.ggml.eot_token_id", v->eot},     {"tokenizer.ggml.eom_token_id", v->eom},
+               {"tokenizer.ggml.unknown_token_id", v->unk}, {"tokenizer.ggml.padding_token_id", v->pad}};
+    const struct {
+        const char *key;
+        int value;
+    } flags[] = {{"tokenizer.ggml.add_bos_token", v->add_bos},
+                 {"tokenizer.ggml.add_eos_token", v->add_eos},
+                 {"tokenizer.ggml.add_space_prefix", v->add_space_prefix}};
+    key_text(m, "tokenizer.ggml.model", v->model, strlen(v->model));
+    key_text(m, "tokenizer.ggml.pre", v->pre, strlen(v->pre));
+    put_texts(m, "tokenizer.ggml.tokens", v->token, v->n_token);
+    array(m, "tokenizer.ggml.token_type", SY_GGUF_I32, v->n_token);
+    sy_buf_add(&m->out->kv, v->type, v->n_token * sizeof *v->type);
+    if (v->score) {
+        array(m, "tokenizer.ggml.scores", SY_GGUF_F32, v->n_token);
+        sy_buf_add(&m->out->kv, v->score, v->n_token * sizeof *v->score);
+    }
+    if (v->merge) put_texts(m, "tokenizer.ggml.merges", v->merge, v->n_merge);
+    for (size_t i = 0; i < SY_COUNT(ids); i++)
+        if (ids[i].id >= 0) key_u32(m, ids[i].key, ids[i].id);
+    for (size_t i = 0; i < SY_COUNT(flags); i++)
+        if (flags[i].value >= 0) key_bool(m, flags[i].key, flags[i].value != 0);
+}
+
+/* ---- together
+ * ------------------------------------------------------------------------------------------------------
  */
 
 /* A key of the tables; the number of experts goes by three names. */
@@ -311,8 +353,9 @@ static void put_general(struct make *m, uint32_t file_type)
     key_u32(m, "general.quantization_version", 2);
 }
 
-sy_status sy_gguf_make(const struct sy_checkpoint *c, const struct sy_gguf_arch *arch, uint32_t file_type,
-                       struct sy_arena *mem, struct sy_gguf_made *out, struct sy_err *err)
+sy_status sy_gguf_make(const struct sy_checkpoint *c, const struct sy_gguf_arch *arch,
+                       const struct sy_gguf_vocab *vocab, uint32_t file_type, struct sy_arena *mem,
+                       struct sy_gguf_made *out, struct sy_err *err)
 {
     struct make m = {.c = c, .arch = arch, .cfg = c->config, .mem = mem, .out = out, .err = err};
     bool lfm2 = is(&m, "lfm2") || is(&m, "lfm2moe"), mla = is(&m, "deepseek2");
@@ -322,7 +365,8 @@ sy_status sy_gguf_make(const struct sy_checkpoint *c, const struct sy_gguf_arch 
     int64_t hidden = sy_json_int(get(&m, "hidden_size"), 0);
     if (m.n_layer < 1 || m.n_layer > SY_CKPT_LAYERS_MAX || m.n_head < 1 || hidden < m.n_head || hidden > INT32_MAX)
         return sy_fail(err, SY_EFORMAT,
-                       "'%s': expected 'num_hidden_layers', 'num_attention_heads' and 'hidden_size' above 0", c->path);
+                       "'%s': expected 'num_hidden_layers', 'num_attention_heads' and 'hidden_size' above 0",
+                       c->path);
     m.head_dim = sy_json_int(get(&m, mla ? "qk_rope_head_dim" : "head_dim"), hidden / m.n_head);
     if (m.head_dim < 2 || m.head_dim > 1 << 20)
         return sy_fail(err, SY_EFORMAT, "'%s': expected heads of 2 dims or more, found %lld", c->path,
@@ -342,6 +386,8 @@ sy_status sy_gguf_make(const struct sy_checkpoint *c, const struct sy_gguf_arch 
     put_window(&m);
     put_routing(&m);
     put_more(&m);
+    if (vocab) put_vocab(&m, vocab);
+    if (c->chat_template) key_text(&m, "tokenizer.chat_template", c->chat_template, c->n_chat_template);
     if (out->kv.failed) return sy_fail(err, SY_ENOMEM, "no memory to convert");
     return err->code;
 }

@@ -57,10 +57,11 @@ static void read_ids(struct sy_gguf_meta *m, struct sy_gguf_vocab *v)
         const char *key;
         int64_t *id;
     } ids[] = {
-        {"tokenizer.ggml.bos_token_id", &v->bos},     {"tokenizer.ggml.eos_token_id", &v->eos},
-        {"tokenizer.ggml.eot_token_id", &v->eot},     {"tokenizer.ggml.unknown_token_id", &v->unk},
-        {"tokenizer.ggml.padding_token_id", &v->pad}, {"tokenizer.ggml.seperator_token_id", &v->sep},
-        {"tokenizer.ggml.cls_token_id", &v->cls},     {"tokenizer.ggml.mask_token_id", &v->mask},
+        {"tokenizer.ggml.bos_token_id", &v->bos},       {"tokenizer.ggml.eos_token_id", &v->eos},
+        {"tokenizer.ggml.eot_token_id", &v->eot},       {"tokenizer.ggml.eom_token_id", &v->eom},
+        {"tokenizer.ggml.unknown_token_id", &v->unk},   {"tokenizer.ggml.padding_token_id", &v->pad},
+        {"tokenizer.ggml.seperator_token_id", &v->sep}, {"tokenizer.ggml.cls_token_id", &v->cls},
+        {"tokenizer.ggml.mask_token_id", &v->mask},
     };
     for (size_t i = 0; i < SY_COUNT(ids); i++) {
         /* -1, also as 32 bits without a sign, is how converters write "none". */
@@ -114,8 +115,7 @@ static void read_arrays(struct sy_checkpoint *ck, struct sy_gguf_meta *m, struct
 /* Ends of generation: eos, and the ends of a turn and of a message where the file names them. */
 static sy_status generation(struct sy_checkpoint *ck, struct sy_gguf_meta *m, const struct sy_gguf_vocab *v)
 {
-    int64_t eom = sy_gguf_int_or(m, "tokenizer.ggml.eom_token_id", -1, -1, (int64_t)v->n_token - 1);
-    int64_t ids[] = {v->eos, v->eot, eom};
+    int64_t ids[] = {v->eos, v->eot, v->eom};
     struct sy_json *o = sy_json_new_object(), *list = sy_json_new_array();
     bool ok = true;
     for (size_t i = 0; i < SY_COUNT(ids); i++) {

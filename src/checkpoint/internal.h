@@ -168,8 +168,8 @@ struct sy_gguf_made {
 };
 /* Of a folder's config, and its tokenizer (NULL: none). What GGUF has no keys for is left out: whoever calls this
  * compares the models that the two describe. The buffer is the caller's to release. */
-sy_status sy_gguf_make(const struct sy_checkpoint *, const struct sy_gguf_arch *, uint32_t file_type,
-                       struct sy_arena *, struct sy_gguf_made *, struct sy_err *);
+sy_status sy_gguf_make(const struct sy_checkpoint *, const struct sy_gguf_arch *, const struct sy_gguf_vocab *,
+                       uint32_t file_type, struct sy_arena *, struct sy_gguf_made *, struct sy_err *);
 
 /* ---- names.c ------------------------------------------------------------------------------------------- */
 

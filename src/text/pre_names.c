@@ -110,6 +110,8 @@ static const struct pre_name names[] = {
     {"viking", {BLOOM, "\\p{N}"}, 0},
 };
 
+const struct pre_name *sy_pre_name_at(size_t i) { return i < SY_COUNT(names) ? &names[i] : NULL; }
+
 const struct pre_name *sy_pre_name_find(const char *name)
 {
     for (size_t i = 0; i < SY_COUNT(names); i++)

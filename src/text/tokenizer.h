@@ -7,6 +7,7 @@
  * a control token, even in plain text; an added token decodes to its own content, not to its normalized form; and
  * characters newer than a library's Unicode tables (utf8proc and PCRE2 here) may be classed differently. */
 #pragma once
+#include "base/arena.h"
 #include "base/buf.h"
 #include "checkpoint/checkpoint.h"
 
@@ -18,6 +19,11 @@ SY_CHECK sy_status sy_tokenizer_from_json(const struct sy_env *, const struct sy
                                           struct sy_err *);
 SY_CHECK sy_status sy_tokenizer_from_gguf(const struct sy_env *, const struct sy_gguf_vocab *, const char *what,
                                           struct sy_tokenizer **out, struct sy_err *);
+/* A folder's tokenizer as a GGUF holds it: *out, in mem and in *source, the tokenizer of tokenizer.json, which is
+ * there and which the caller frees afterwards. Refused when no tokenizer that GGUF can name cuts texts the same way.
+ */
+SY_CHECK sy_status sy_tokenizer_to_gguf(const struct sy_env *, const struct sy_checkpoint *, struct sy_arena *mem,
+                                        struct sy_tokenizer **source, struct sy_gguf_vocab *out, struct sy_err *);
 /* Either of the above, by what the checkpoint has; *out = NULL and SY_OK when it has none. */
 SY_CHECK sy_status sy_tokenizer_open(const struct sy_env *, const struct sy_checkpoint *, struct sy_tokenizer **out,
                                      struct sy_err *);

@@ -105,13 +105,22 @@ static sy_status add_prepend(struct load *l)
     return SY_OK;
 }
 
-static sy_status add_split(struct load *l, const char *pattern)
+static sy_status add_split(struct sy_tokenizer *t, const char *pattern, struct sy_err *err)
 {
     struct pre *p;
-    sy_status st = sy_tokenizer_add_pre(l->t, PRE_SPLIT, &p, l->err);
+    sy_status st = sy_tokenizer_add_pre(t, PRE_SPLIT, &p, err);
     if (st != SY_OK) return st;
     p->behavior = SPLIT_ISOLATED;
-    return sy_rx_compile(&l->t->rx, pattern, strlen(pattern), &p->rx, l->err);
+    return sy_rx_compile(&t->rx, pattern, strlen(pattern), &p->rx, err);
+}
+
+sy_status sy_pre_name_use(struct sy_tokenizer *t, const struct pre_name *name, struct sy_err *err)
+{
+    struct pre *p;
+    sy_status st = SY_OK;
+    for (size_t i = 0; i < PRE_PATTERNS_MAX && name->pattern[i] && st == SY_OK; i++)
+        st = add_split(t, name->pattern[i], err);
+    return st == SY_OK ? sy_tokenizer_add_pre(t, PRE_BYTE_LEVEL, &p, err) : st;
 }
 
 /* U+2581 becomes a space, and the text loses the one that a prefix put there. */
@@ -222,11 +231,8 @@ static sy_status load_gpt2(struct load *l)
     l->t->dec.bytes = l->t->dec.plain_added = true;
     sy_status st = read_merges(l);
     struct norm *m;
-    struct pre *p;
     if (st == SY_OK && (name->flags & PRE_NFC)) st = sy_tokenizer_add_norm(l->t, NORM_NFC, &m, l->err);
-    for (size_t i = 0; i < PRE_PATTERNS_MAX && name->pattern[i] && st == SY_OK; i++)
-        st = add_split(l, name->pattern[i]);
-    if (st == SY_OK) st = sy_tokenizer_add_pre(l->t, PRE_BYTE_LEVEL, &p, l->err);
+    if (st == SY_OK) st = sy_pre_name_use(l->t, name, l->err);
     return st == SY_OK ? wrap(l, flag_or(l->g->add_bos, name->flags & PRE_BOS), flag_or(l->g->add_eos, false)) : st;
 }
 
@@ -237,7 +243,7 @@ static sy_status load_gemma4(struct load *l)
     l->t->bpe.fuse_unk = l->t->bpe.byte_fallback = l->t->bpe.whole_newlines = true;
     sy_status st = read_merges(l);
     if (st == SY_OK) st = add_replace(l, " ", MARK, false);
-    if (st == SY_OK) st = add_split(l, "[^\\n]+|\\n+");
+    if (st == SY_OK) st = add_split(l->t, "[^\\n]+|\\n+", l->err);
     if (st == SY_OK) st = spaces_decoder(l, false);
     return st == SY_OK ? wrap(l, flag_or(l->g->add_bos, true), flag_or(l->g->add_eos, false)) : st;
 }

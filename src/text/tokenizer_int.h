@@ -207,6 +207,9 @@ struct pre_name {
     unsigned flags;
 };
 const struct pre_name *sy_pre_name_find(const char *name); /* NULL: unknown */
+const struct pre_name *sy_pre_name_at(size_t i);           /* NULL: there are no more */
+/* Its steps, and the bytes' stand-ins. */
+SY_CHECK sy_status sy_pre_name_use(struct sy_tokenizer *, const struct pre_name *, struct sy_err *);
 /* Fills w->piece[0] with the pieces of *text, which may be moved into w->side[]. */
 SY_CHECK sy_status sy_pretokenize(struct work *, const char **text, size_t n, bool at_start, struct sy_err *);
 
