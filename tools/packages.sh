@@ -29,6 +29,12 @@ check | ci)
 esac
 if [ "$1" = ci ]; then
     tool clang clang
+    # The runtime of the fuzzer and of clang's sanitizers: only recommended by Debian's clang, a part of older ones.
+    if ! echo 'int LLVMFuzzerTestOneInput(const char *p, long n) { return p[n - 1] & 0; }' |
+        clang -x c - -fsanitize=fuzzer,address -o /dev/null 2> /dev/null; then
+        runtime=libclang-rt-$(apt-cache depends clang | sed -n 's/.*Depends: clang-\([0-9]*\)$/\1/p')-dev
+        if apt-cache show "$runtime" > /dev/null 2>&1; then missing="$missing $runtime"; fi
+    fi
     tool clang-format clang-format
     tool shellcheck shellcheck
     tool git git
