@@ -399,16 +399,36 @@ def test_kernels():
             r = json.loads(ok("compile", "--model-card", d + "/card.json", "--target", target, "--tp", 1, "--plugin", libtpu, "--ctx-size",
                               2048, "--max-seqs", 16, "--bucket", "16x16", "--json", timeout=280))
             b = r["buckets"][0]
-            assert r["attention_kernel_s"] > 0 and r["attention_plain_s"] > 0, r
-            assert r["kernels"] == (r["attention_kernel_s"] < r["attention_plain_s"]), r
-            assert r["no_kernels_because"] is None and b["hbm"]["temporaries"] < b["hbm"]["kv"] / 8, r
+            for kind in ("attention_of_decode", "attention_of_prompts"):
+                w = r[kind]
+                assert w["kernel_s"] > 0 and w["plain_s"] > 0 and w["plain_because"] is None, (target, kind, w)
+                assert w["kernel"] == (w["kernel_s"] < w["plain_s"]), (target, kind, w)
+            assert b["hbm"]["temporaries"] < b["hbm"]["kv"] / 8, r
+        # Experts of a mixture.
+        with open(d + "/mixture.json", "w") as f:
+            json.dump(dict(card, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", num_experts=8,
+                           num_experts_per_tok=2, moe_intermediate_size=256, norm_topk_prob=True, decoder_sparse_step=1,
+                           mlp_only_layers=[]), f)
+        r = json.loads(ok("compile", "--model-card", d + "/mixture.json", "--target", "v6e-1", "--tp", 1, "--plugin", libtpu,
+                          "--ctx-size", 512, "--max-seqs", 4, "--bucket", "4x4", "--json", timeout=280))
+        w = r["experts"]
+        assert w["kernel_s"] > 0 and w["plain_s"] > 0 and w["plain_because"] is None, w
+        assert w["kernel"] == (w["kernel_s"] < w["plain_s"]), w
         # What no kernel has is told, and compiles as plain operations.
         for why, change, more in (("width", {"head_dim": 64}, []), ("type", {}, ["--kv-dtype", "f32"]), ("kept", {}, ["-o", d + "/p"])):
             with open(d + "/other.json", "w") as f:
                 json.dump(dict(card, **change), f)
             r = json.loads(ok("compile", "--model-card", d + "/other.json", "--target", "v5e-1", "--tp", 1, "--plugin", libtpu,
                               "--ctx-size", 512, "--max-seqs", 4, "--bucket", "4x4", "--json", *more, timeout=280))
-            assert not r["kernels"] and why in r["no_kernels_because"] and r["attention_kernel_s"] == 0, r
+            assert r["attention_of_decode"]["kernel_s"] == 0 and why in r["attention_of_decode"]["plain_because"], r
+
+
+def test_dispatch():
+    """Rows are laid out for the kernel of experts, and its results put together again, by plain operations: on XLA."""
+    program = os.path.join(os.path.dirname(os.environ.get("SYSTOLE", "build/release/systole")), "test/unit/pjrt_dispatch")
+    env = dict(os.environ, SYSTOLE_CPU_PLUGIN=plugins.file(plugins.CPU))
+    r = subprocess.run([program], env=env, capture_output=True, text=True, timeout=200)
+    assert r.returncode == 0 and "[  PASSED  ] 1 test(s)" in r.stdout, r.stdout + r.stderr
 
 
 # ---- the cache of programs ----------------------------------------------------------------------------------------

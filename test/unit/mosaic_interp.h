@@ -377,10 +377,12 @@ static void in_elementwise(struct interp *m, const struct in_op *o)
     struct in_type t = o->type[0];
     struct in_value *v = in_result(m, o, t);
     int64_t n = in_count(&t);
-    if (a->t.n != t.n || in_count(&a->t) != n || in_count(&b->t) != n) IN_FAIL(m, "%s: unlike shapes", o->name);
+    bool one = selects && a->t.n == 0; /* choice for all */
+    if ((!one && (a->t.n != t.n || in_count(&a->t) != n)) || in_count(&b->t) != n)
+        IN_FAIL(m, "%s: unlike shapes", o->name);
     for (int64_t k = 0; k < n && !m->error[0]; k++)
         v->x[k] = in_round(t.elem, compares       ? in_compare(how, (double)a->x[k], (double)b->x[k])
-                                   : selects      ? (a->x[k] != 0 ? b->x[k] : c->x[k])
+                                   : selects      ? ((one ? a->i != 0 : a->x[k] != 0) ? b->x[k] : c->x[k])
                                    : o->n_arg > 1 ? (float)in_binary(m, o->name, (double)a->x[k], (double)b->x[k])
                                                   : (float)in_unary(m, o->name, (double)a->x[k]));
 }
@@ -504,7 +506,11 @@ static void in_one(struct interp *m, const struct in_op *o)
     else if (!strcmp(n, "tpu.matmul")) in_product(m, o);
     else if (!strcmp(n, "vector.multi_reduction")) in_reduce(m, o);
     else if (!strcmp(n, "tpu.memref_slice")) in_slice(m, o);
-    else if (!strcmp(n, "tpu.memref_squeeze")) in_squeeze(m, o);
+    else if (!strcmp(n, "tpu.assume_multiple")) {
+        int64_t of = atoll(strchr(o->rest, ',') + 1);
+        if (a->i % of) IN_FAIL(m, "%s: %lld is none of %lld", n, (long long)a->i, (long long)of);
+        m->value[o->res[0]] = (struct in_value){.t = {.elem = IN_I32}, .i = a->i};
+    } else if (!strcmp(n, "tpu.memref_squeeze")) in_squeeze(m, o);
     else if (!strcmp(n, "tpu.enqueue_dma")) in_start(m, o);
     else if (!strcmp(n, "tpu.wait_dma2")) in_wait(m, o);
     else if (!strncmp(n, "memref.", 7) || !strcmp(n, "vector.load") || !strcmp(n, "tpu.vector_store"))

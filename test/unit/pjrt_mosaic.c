@@ -2,23 +2,10 @@
  * reference on ragged shapes, exact multiples of a block and of a fetch among them; and kernels with a mistake
  * planted, which must be found. */
 #include "checkpoint_util.h"
-#include "mosaic_interp.h"
+#include "mosaic_util.h"
 
 #include "backend/pjrt/mosaic/kernels.h"
 #include "backend/pjrt/mosaic/measure.h"
-
-static float dice(uint64_t *seed) /* -1 .. 1, as bf16 holds it */
-{
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return in_round(IN_BF16, (float)((double)(*seed >> 40) / 8388608.0 - 1));
-}
-
-static float *numbers(int64_t n, uint64_t seed)
-{
-    float *x = malloc((size_t)n * sizeof *x + 1);
-    for (int64_t i = 0; i < n; i++) x[i] = dice(&seed);
-    return x;
-}
 
 /* ---- attention --------------------------------------------------------------------------------------------------
  */
@@ -169,12 +156,6 @@ static void test_attend(void **state)
 /* ---- mistakes ---------------------------------------------------------------------------------------------------
  */
 
-/* The nth line that holds `what` (and `also`) with `old` in it replaced; with NULL the line goes. */
-struct mistake {
-    const char *name, *what, *also, *old, *with;
-    int nth;           /* from 0; -1: all such lines */
-    const char *above; /* what the line two above holds; NULL: anything */
-};
 static const struct mistake mistakes[] = {
     {"a wait for queries is missing", "wait_dma2", "2x4x128xbf16", NULL, NULL, 0, NULL},
     {"a wait for keys is missing", "wait_dma2", "memref<?x", NULL, NULL, 0, NULL},
@@ -189,29 +170,6 @@ static const struct mistake mistakes[] = {
     {"a block too many where the length is a multiple of it", "arith.addi", ", %1 :", "%1 :", "%0 :", -1,
      "arith.subi"},
 };
-
-/* A copy of text with the mistake; how many lines it changed. */
-static int plant(const struct sy_buf *text, const struct mistake *k, struct sy_buf *out)
-{
-    int seen = 0, changed = 0;
-    char last[3][4000] = {{0}};
-    sy_buf_init(out, sy_env_default(), 0);
-    for (const char *at = text->at, *end; *at; at = end + 1) {
-        end = strchr(at, '\n');
-        memmove(last[1], last[0], sizeof last - sizeof last[0]);
-        char *line = last[0];
-        assert_true((size_t)(end - at) < sizeof last[0]);
-        snprintf(line, sizeof last[0], "%.*s", (int)(end - at), at);
-        bool like = strstr(line, k->what) && strstr(line, k->also) && (!k->above || strstr(last[2], k->above));
-        bool is = like && (k->nth < 0 || seen == k->nth);
-        seen += like;
-        char *old = is && k->old ? strstr(line, k->old) : NULL;
-        if (!is) sy_buf_printf(out, "%s\n", line);
-        else if (old) sy_buf_printf(out, "%.*s%s%s\n", (int)(old - line), line, k->with, old + strlen(k->old));
-        changed += is;
-    }
-    return changed;
-}
 
 static const struct mistake window_mistakes[] = {
     {"the window is one key too wide", "arith.cmpi sgt", "vector", "sgt", "sge", -1, NULL},

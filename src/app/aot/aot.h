@@ -13,6 +13,16 @@ struct aot_bucket { /* one static shape, compiled */
     /* What it does by the model's own count, of one device, and what that takes at best. */
     double flops, bytes, memory_s, arithmetic_s;
 };
+/* What a kernel can do, by it and by plain operations: of the largest such step's layers that it takes. For `why`,
+ * which is not NULL then, n_plain others are plain in any case. */
+enum { AOT_STEPS = 2, AOT_KERNELS }; /* attention of decode steps and of others, experts: 1 << i of enum sy_kernels */
+struct aot_weighed {
+    bool done;
+    int32_t n_kernel, n_plain;
+    const char *why;
+    double kernel_s, plain_s;
+    struct sy_err err; /* why it could not be weighed */
+};
 struct aot_job {
     struct sy_args *a;
     const char *name; /* of the model, as given */
@@ -26,13 +36,7 @@ struct aot_job {
     struct sy_shape max;
     struct aot_bucket bucket[SY_BUCKET_MAX];
     int32_t n_bucket;
-    /* Attention of the largest decode step's layers that a kernel takes, by kernels and by plain operations. For
-     * why_plain, which is not NULL, n_plain others are plain in any case. opt.kernels: kernels are used. */
-    bool weighed;
-    int32_t n_kernel, n_plain;
-    const char *why_plain;
-    double kernel_s, plain_s;
-    struct sy_err not_weighed;
+    struct aot_weighed weighed[AOT_KERNELS]; /* opt.kernels says which kernels are used */
 };
 SY_CHECK sy_status aot_job_open(struct aot_job *, struct sy_args *, struct sy_err *);
 void aot_job_release(struct aot_job *);
@@ -44,8 +48,8 @@ SY_CHECK sy_status aot_bucket_compile(struct aot_job *, struct sy_shape, struct 
 SY_CHECK sy_status aot_moves_compile(struct aot_job *, struct sy_err *);
 /* Decides by estimates whether kernels are used; what they add to a program's cycles; a line about it. */
 void aot_kernels_choose(struct aot_job *);
-SY_CHECK sy_status aot_kernels_add(const struct aot_job *, const struct sy_graph *, struct sy_aot_result *,
-                                   struct sy_err *);
+SY_CHECK sy_status aot_kernels_add(const struct aot_job *, const struct sy_graph *, const struct sy_aot_program *,
+                                   struct sy_aot_result *, struct sy_err *);
 void aot_kernels_print(const struct aot_job *, struct sy_buf *);
 /* Graph of the shape as one device has it. */
 SY_CHECK sy_status aot_graph(const struct aot_job *, struct sy_shape, struct sy_graph **out, struct sy_err *);

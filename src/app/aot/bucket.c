@@ -169,7 +169,7 @@ sy_status aot_bucket_compile(struct aot_job *j, struct sy_shape shape, struct sy
     *b = (struct aot_bucket){.shape = shape};
     sy_status st = aot_graph(j, shape, &g, err);
     if (!st) st = lower(j, g, &p, b, err);
-    if (!st && !j->weighed) {
+    if (!st && !j->weighed[0].done) {
         aot_kernels_choose(j);
         if (j->opt.kernels) {
             sy_aot_program_release(&p);
@@ -178,9 +178,9 @@ sy_status aot_bucket_compile(struct aot_job *j, struct sy_shape shape, struct sy
     }
     if (!st) {
         st = run(j, g, &p, b, err);
+        if (!st) st = aot_kernels_add(j, g, &p, &b->r, err);
         sy_aot_program_release(&p);
     }
-    if (!st) st = aot_kernels_add(j, g, &b->r, err);
     if (!st) {
         count(j, g, b);
         j->n_bucket++;

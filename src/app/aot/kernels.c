@@ -8,6 +8,7 @@
 struct weighed {
     const struct aot_job *j;
     struct sy_attend_shape shape;
+    struct sy_experts_shape experts;
 };
 
 static sy_status kernel_in_child(void *ctx, void *out, struct sy_err *err)
@@ -20,6 +21,18 @@ static sy_status plain_in_child(void *ctx, void *out, struct sy_err *err)
 {
     const struct weighed *w = ctx;
     return sy_attend_twin_cost(&w->j->a->app->env, w->j->plugin, w->j->target, &w->shape, out, err);
+}
+
+static sy_status experts_in_child(void *ctx, void *out, struct sy_err *err)
+{
+    const struct weighed *w = ctx;
+    return sy_experts_cost(&w->j->a->app->env, w->j->plugin, w->j->target, &w->experts, out, err);
+}
+
+static sy_status plain_experts_in_child(void *ctx, void *out, struct sy_err *err)
+{
+    const struct weighed *w = ctx;
+    return sy_experts_twin_cost(&w->j->a->app->env, w->j->plugin, w->j->target, &w->experts, out, err);
 }
 
 /* Why no kernel stands in any program of the job. */
@@ -43,7 +56,7 @@ static sy_status costs(const struct aot_job *j, const struct sy_attend_use *u, d
     sy_status st = SY_OK;
     *kernel = 0;
     for (int32_t i = 0; i < u->n_kind && !st; i++) {
-        struct weighed w = {j, u->shape[i]};
+        struct weighed w = {.j = j, .shape = u->shape[i]};
         struct sy_attend_cost cost;
         struct sy_twin_cost twin;
         st = sy_child_run(kernel_in_child, &w, &cost, sizeof cost, err);
@@ -55,63 +68,112 @@ static sy_status costs(const struct aot_job *j, const struct sy_attend_use *u, d
     return st;
 }
 
-static sy_status weigh(struct aot_job *j, struct sy_err *err)
+static sy_status weigh(struct aot_job *j, unsigned kind, struct aot_weighed *w, struct sy_err *err)
 {
     struct sy_graph *g = NULL;
     struct sy_shape s = {j->max.seq, j->max.seq, j->max.block, j->max.seq};
     struct sy_aot_opt with = j->opt;
+    if (kind == SY_KERNELS_PROMPT) s.tok = j->max.tok;
     sy_status st = aot_graph(j, s, &g, err);
     if (st) return st;
-    with.kernels = true;
+    with.kernels = kind;
     struct sy_attend_use u = sy_attend_use_of(g, &with);
     sy_graph_free(g);
-    j->n_plain = u.n_plain;
-    j->why_plain = u.why;
-    double cycles = 0, plain = 0;
-    st = costs(j, &u, &cycles, &plain, err);
+    double cycles = 0;
+    w->n_plain = u.n_plain;
+    w->why = u.why;
+    st = costs(j, &u, &cycles, &w->plain_s, err);
     if (st) return st;
-    j->kernel_s = cycles / j->target->clock_hz;
-    j->plain_s = plain;
-    j->n_kernel = u.n_kernel;
+    w->kernel_s = cycles / j->target->clock_hz;
+    w->n_kernel = u.n_kernel;
     return SY_OK;
 }
 
-/* Another libtpu may write no schedule that is known: then plain operations stay, and the reason is told. */
+/* How many of a program's EXPERTS kernels take, which the lowering knows. */
+static sy_status weigh_experts(struct aot_job *j, struct aot_weighed *w, struct sy_err *err)
+{
+    struct weighed one = {.j = j};
+    struct sy_graph *g = NULL;
+    struct sy_aot_program p;
+    struct sy_experts_cost cost;
+    struct sy_twin_cost twin;
+    struct sy_aot_opt with = j->opt;
+    sy_status st = aot_graph(j, (struct sy_shape){j->max.seq, j->max.seq, j->max.block, j->max.seq}, &g, err);
+    if (st) return st;
+    with.kernels |= SY_KERNELS_EXPERTS;
+    if (sy_experts_shape_of(g, &one.experts) > 0) {
+        st = sy_aot_lower(&j->a->app->env, g, j->ckpt, &with, &p, err);
+        if (!st) {
+            w->n_plain = p.experts.n_plain;
+            w->why = p.experts.why;
+            w->n_kernel = p.experts.n_kernel;
+            sy_aot_program_release(&p);
+        }
+    }
+    sy_graph_free(g);
+    if (st || w->n_kernel == 0) return st;
+    st = sy_child_run(experts_in_child, &one, &cost, sizeof cost, err);
+    if (!st) st = sy_child_run(plain_experts_in_child, &one, &twin, sizeof twin, err);
+    if (st) return st;
+    w->kernel_s = w->n_kernel * cost.all / j->target->clock_hz;
+    w->plain_s = w->n_kernel * (twin.estimate > twin.memory ? twin.estimate : twin.memory);
+    return SY_OK;
+}
+
+/* Another libtpu may write no schedule that is known: then plain operations stay, and the reason is told. Kernels for
+ * prompts alone are not used: they cost decode steps the layout of keys that plain operations read best. */
 void aot_kernels_choose(struct aot_job *j)
 {
-    j->weighed = true;
-    j->why_plain = none_at_all(j);
-    if (j->why_plain) return;
-    if (!weigh(j, &j->not_weighed)) j->opt.kernels = j->n_kernel > 0 && j->kernel_s < j->plain_s;
+    const char *none = none_at_all(j);
+    for (int i = 0; i < AOT_KERNELS; i++) {
+        struct aot_weighed *w = &j->weighed[i];
+        w->done = true;
+        w->why = none;
+        if (none || (i == 1 && (!j->opt.kernels || j->max.tok <= j->max.seq))) continue;
+        if (i < AOT_STEPS ? weigh(j, 1U << i, w, &w->err) : weigh_experts(j, w, &w->err)) continue;
+        if (w->n_kernel > 0 && w->kernel_s < w->plain_s) j->opt.kernels |= 1U << i;
+    }
 }
 
 /* Kernels have no cycles in the compiler's estimate of a program: those of their own schedule are added. */
-sy_status aot_kernels_add(const struct aot_job *j, const struct sy_graph *g, struct sy_aot_result *r,
-                          struct sy_err *err)
+sy_status aot_kernels_add(const struct aot_job *j, const struct sy_graph *g, const struct sy_aot_program *p,
+                          struct sy_aot_result *r, struct sy_err *err)
 {
     struct sy_shape s = sy_graph_shape(g);
-    if (s.tok != s.seq || !j->opt.kernels) return SY_OK;
-    struct sy_attend_use u = sy_attend_use_of(g, &j->opt);
-    double cycles;
-    sy_status st = costs(j, &u, &cycles, NULL, err);
-    if (!st) r->cycles += cycles;
+    struct weighed one = {.j = j};
+    struct sy_experts_cost cost;
+    sy_status st = SY_OK;
+    if (j->opt.kernels & (s.tok == s.seq ? SY_KERNELS_DECODE : SY_KERNELS_PROMPT)) {
+        struct sy_attend_use u = sy_attend_use_of(g, &j->opt);
+        double cycles;
+        st = costs(j, &u, &cycles, NULL, err);
+        if (!st) r->cycles += cycles;
+    }
+    if (!st && p->experts.n_kernel > 0 && sy_experts_shape_of(g, &one.experts) > 0) {
+        st = sy_child_run(experts_in_child, &one, &cost, sizeof cost, err);
+        if (!st) r->cycles += p->experts.n_kernel * cost.all;
+    }
     return st ? sy_while(err, st, "kernels") : SY_OK;
 }
 
 /* One line for layers that a kernel takes, one for others. */
 void aot_kernels_print(const struct aot_job *j, struct sy_buf *out)
 {
-    static const char what[] = "attention of decode steps";
+    static const char *const kind[AOT_KERNELS] = {"attention of decode steps", "attention of steps with prompts",
+                                                  "experts of decode steps"};
     if (j->target->kind != SY_AOT_TPU) return;
-    if (j->not_weighed.code)
-        sy_buf_printf(out, "%s: plain operations; the kernel was not weighed: %s\n", what, j->not_weighed.msg);
-    if (j->n_kernel)
-        sy_buf_printf(out,
-                      "%s, %d layers: %s; of %d sequences with full contexts the kernel takes %.3f ms, plain "
-                      "operations %.3f ms (compiler's estimates)\n",
-                      what, j->n_kernel, j->opt.kernels ? "the kernel" : "plain operations", j->max.seq,
-                      j->kernel_s * 1e3, j->plain_s * 1e3);
-    if (j->n_plain)
-        sy_buf_printf(out, "%s, %d layers: plain operations; no kernel has %s\n", what, j->n_plain, j->why_plain);
-    else if (j->why_plain) sy_buf_printf(out, "%s: plain operations: %s\n", what, j->why_plain);
+    for (int i = 0; i < AOT_KERNELS; i++) {
+        const struct aot_weighed *w = &j->weighed[i];
+        if (w->err.code)
+            sy_buf_printf(out, "%s: plain operations; the kernel was not weighed: %s\n", kind[i], w->err.msg);
+        if (w->n_kernel)
+            sy_buf_printf(out,
+                          "%s, %d layers: %s; of the largest step the kernel takes %.3f ms, plain operations %.3f ms "
+                          "(compiler's estimates)\n",
+                          kind[i], w->n_kernel, j->opt.kernels & 1U << i ? "the kernel" : "plain operations",
+                          w->kernel_s * 1e3, w->plain_s * 1e3);
+        if (w->n_plain)
+            sy_buf_printf(out, "%s, %d layers: plain operations; no kernel has %s\n", kind[i], w->n_plain, w->why);
+        else if (w->why && i == 0) sy_buf_printf(out, "plain operations in place of kernels: %s\n", w->why);
+    }
 }

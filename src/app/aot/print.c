@@ -134,10 +134,16 @@ void aot_print_json(const struct aot_job *j, struct sy_buf *out)
     sy_jout_int(&o, "block_size", j->opt.cache.block_len);
     sy_jout_text(&o, "figures", "estimates of a compiler, not measured");
     sy_jout_text(&o, "stored", j->store);
-    sy_jout_bool(&o, "kernels", j->opt.kernels);
-    sy_jout_text(&o, "no_kernels_because", j->not_weighed.code ? j->not_weighed.msg : j->why_plain);
-    sy_jout_num(&o, "attention_kernel_s", j->kernel_s);
-    sy_jout_num(&o, "attention_plain_s", j->plain_s);
+    static const char *const kind[AOT_KERNELS] = {"attention_of_decode", "attention_of_prompts", "experts"};
+    for (int i = 0; i < AOT_KERNELS; i++) {
+        const struct aot_weighed *w = &j->weighed[i];
+        sy_jout_open(&o, kind[i], '{');
+        sy_jout_bool(&o, "kernel", (j->opt.kernels & 1U << i) != 0);
+        sy_jout_num(&o, "kernel_s", w->kernel_s);
+        sy_jout_num(&o, "plain_s", w->plain_s);
+        sy_jout_text(&o, "plain_because", w->err.code ? w->err.msg : w->why);
+        sy_jout_close(&o, '}');
+    }
     sy_jout_open(&o, "buckets", '[');
     for (int32_t i = 0; i < j->n_bucket; i++) json_bucket(j, &j->bucket[i], &o);
     sy_jout_close(&o, ']');

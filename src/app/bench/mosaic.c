@@ -11,6 +11,7 @@ struct one {
     const char *plugin;
     const struct sy_aot_target *target;
     struct sy_attend_shape shape;
+    struct sy_experts_shape experts;
 };
 
 static sy_status kernel_in_child(void *ctx, void *out, struct sy_err *err)
@@ -25,32 +26,60 @@ static sy_status twin_in_child(void *ctx, void *out, struct sy_err *err)
     return sy_attend_twin_cost(o->env, o->plugin, o->target, &o->shape, out, err);
 }
 
-/* Heads of a whole model with grouped queries, and what tensor parallelism leaves a device; keys fetched at once. */
-static const struct {
-    int32_t n_kv, n_group, block_len, fetch;
-} cases[] = {{8, 4, 32, 256},  {8, 4, 32, 512},  {8, 4, 128, 1024},
-             {2, 4, 32, 1024}, {1, 8, 32, 1024}, {1, 8, 128, 2048}};
-enum { SEQUENCES = 16, KEYS = 4096, HEAD = 128 };
+static sy_status experts_in_child(void *ctx, void *out, struct sy_err *err)
+{
+    const struct one *o = ctx;
+    return sy_experts_cost(o->env, o->plugin, o->target, &o->experts, out, err);
+}
+
+static sy_status plain_experts_in_child(void *ctx, void *out, struct sy_err *err)
+{
+    const struct one *o = ctx;
+    return sy_experts_twin_cost(o->env, o->plugin, o->target, &o->experts, out, err);
+}
+
+/* Heads of a whole model with grouped queries, and what tensor parallelism leaves a device; keys fetched at once;
+ * decode steps of several sequences, then a prompt. */
+static const struct sy_attend_shape cases[] = {
+#define DECODE(kv, group, block, at_once)                                                                            \
+    {                                                                                                                \
+        .n_seq = 16, .n_new = 1, .n_keys = 4096, .n_kv = (kv), .n_group = (group), .d = 128, .block_len = (block),   \
+        .tile = 1, .fetch = (at_once)                                                                                \
+    }
+#define PROMPT(kv, group, block, queries, at_once)                                                                   \
+    {                                                                                                                \
+        .n_seq = 1, .n_new = 1024, .n_keys = 1024, .n_kv = (kv), .n_group = (group), .d = 128, .block_len = (block), \
+        .tile = (queries), .fetch = (at_once)                                                                        \
+    }
+    DECODE(8, 4, 32, 256),  DECODE(8, 4, 32, 512),   DECODE(8, 4, 128, 1024),   DECODE(2, 4, 32, 1024),
+    DECODE(1, 8, 32, 1024), DECODE(1, 8, 128, 2048), PROMPT(8, 4, 32, 32, 512), PROMPT(1, 8, 32, 16, 512),
+#undef DECODE
+#undef PROMPT
+};
 
 static void print_case(const struct one *o, const struct sy_attend_cost *c, const struct sy_twin_cost *t, FILE *table,
                        struct sy_jout *j)
 {
     const struct sy_attend_shape *s = &o->shape;
     double kernel = c->all / o->target->clock_hz, twin = t->estimate > t->memory ? t->estimate : t->memory;
-    fprintf(table, "%-6s %4d %6d %6d %6d %9.0f %9.0f %6.2f %10.1f %10.1f %10.1f  %s\n", o->target->name, s->n_kv,
-            s->n_group, s->block_len, s->fetch, c->fetch, c->memory, c->fetch / c->memory, kernel * 1e6,
-            t->estimate * 1e6, t->memory * 1e6, kernel < twin ? "kernel" : "plain");
+    fprintf(table, "%-6s %4dx%-4d %5d %3d %5d %5d %5d %9.0f %9.0f %6.2f %10.1f %10.1f %10.1f  %s\n", o->target->name,
+            s->n_seq, s->n_new, s->n_keys, s->n_kv, s->n_group, s->block_len, s->fetch, c->fetch, c->memory,
+            c->fetch / c->memory, kernel * 1e6, t->estimate * 1e6, t->memory * 1e6,
+            kernel < twin ? "kernel" : "plain");
     fflush(table);
     sy_jout_line(j);
     sy_jout_open(j, NULL, '{');
     sy_jout_text(j, "target", o->target->name);
+    sy_jout_int(j, "sequences", s->n_seq);
+    sy_jout_int(j, "tokens", s->n_new);
+    sy_jout_int(j, "keys", s->n_keys);
     sy_jout_int(j, "kv_heads", s->n_kv);
     sy_jout_int(j, "group", s->n_group);
     sy_jout_int(j, "block", s->block_len);
     sy_jout_int(j, "fetch", s->fetch);
     sy_jout_num(j, "fetch_cycles", c->fetch);
     sy_jout_num(j, "memory_cycles", c->memory);
-    sy_jout_num(j, "sequence_cycles", c->sequence);
+    sy_jout_num(j, "tile_cycles", c->tile);
     sy_jout_num(j, "kernel_estimated_s", kernel);
     sy_jout_num(j, "plain_estimated_s", t->estimate);
     sy_jout_num(j, "plain_memory_s", t->memory);
@@ -63,11 +92,68 @@ static sy_status run_target(struct one *o, FILE *table, struct sy_jout *j, struc
     for (size_t i = 0; i < SY_COUNT(cases) && !st; i++) {
         struct sy_attend_cost cost;
         struct sy_twin_cost twin;
-        o->shape = (struct sy_attend_shape){SEQUENCES,          KEYS,          cases[i].n_kv, cases[i].n_group, HEAD,
-                                            cases[i].block_len, cases[i].fetch};
+        o->shape = cases[i];
         st = sy_child_run(kernel_in_child, o, &cost, sizeof cost, err);
         if (!st) st = sy_child_run(twin_in_child, o, &twin, sizeof twin, err);
         if (!st) print_case(o, &cost, &twin, table, j);
+    }
+    return st ? sy_while(err, st, "%s", o->target->name) : SY_OK;
+}
+
+/* Experts of Qwen3-30B-A3B: all on a device, and an eighth of them, which rows of eight devices choose; and an eighth
+ * of Qwen3.5-397B-A17B's. */
+static const struct {
+    int32_t own, shares, used, inner, width, rows;
+} experts_cases[] = {
+    {128, 0, 8, 768, 2048, 4},  {128, 0, 8, 768, 2048, 64},  {128, 0, 8, 768, 2048, 256},
+    {16, 8, 8, 768, 2048, 512}, {64, 8, 10, 1024, 4096, 32}, {64, 8, 10, 1024, 4096, 512},
+};
+
+static void print_experts(const struct one *o, const struct sy_experts_cost *c, const struct sy_twin_cost *t,
+                          FILE *table, struct sy_jout *j)
+{
+    const struct sy_experts_shape *s = &o->experts;
+    double kernel = c->all / o->target->clock_hz, twin = t->estimate > t->memory ? t->estimate : t->memory;
+    int32_t all = s->dim.n_expert * (s->dim.share.n > 0 ? s->dim.share.n : 1);
+    fprintf(table, "%-6s %5d %3d of %-4d %5d %5d %5d %9.0f %9.0f %6.2f %9.0f %10.1f %10.1f %10.1f  %s\n",
+            o->target->name, s->rows, s->dim.n_expert, all, s->d_model, s->dim.d_ff, c->tile, c->step, c->memory,
+            c->step / c->memory, c->item, kernel * 1e6, t->estimate * 1e6, t->memory * 1e6,
+            kernel < twin ? "kernel" : "plain");
+    fflush(table);
+    sy_jout_line(j);
+    sy_jout_open(j, NULL, '{');
+    sy_jout_text(j, "target", o->target->name);
+    sy_jout_int(j, "rows", s->rows);
+    sy_jout_int(j, "experts", s->dim.n_expert);
+    sy_jout_int(j, "experts_in_all", all);
+    sy_jout_int(j, "experts_used", s->dim.n_used);
+    sy_jout_int(j, "width", s->d_model);
+    sy_jout_int(j, "inner", s->dim.d_ff);
+    sy_jout_int(j, "tile", c->tile);
+    sy_jout_num(j, "step_cycles", c->step);
+    sy_jout_num(j, "memory_cycles", c->memory);
+    sy_jout_num(j, "item_cycles", c->item);
+    sy_jout_num(j, "kernel_estimated_s", kernel);
+    sy_jout_num(j, "plain_estimated_s", t->estimate);
+    sy_jout_num(j, "plain_memory_s", t->memory);
+    sy_jout_close(j, '}');
+}
+
+static sy_status run_experts(struct one *o, FILE *table, struct sy_jout *j, struct sy_err *err)
+{
+    sy_status st = SY_OK;
+    for (size_t i = 0; i < SY_COUNT(experts_cases) && !st; i++) {
+        struct sy_experts_cost cost;
+        struct sy_twin_cost twin;
+        o->experts = (struct sy_experts_shape){.d_model = experts_cases[i].width, .rows = experts_cases[i].rows};
+        o->experts.dim.n_expert = experts_cases[i].own;
+        o->experts.dim.n_used = experts_cases[i].used;
+        o->experts.dim.d_ff = experts_cases[i].inner;
+        o->experts.dim.gated = true;
+        o->experts.dim.share.n = experts_cases[i].shares;
+        st = sy_child_run(experts_in_child, o, &cost, sizeof cost, err);
+        if (!st) st = sy_child_run(plain_experts_in_child, o, &twin, sizeof twin, err);
+        if (!st) print_experts(o, &cost, &twin, table, j);
     }
     return st ? sy_while(err, st, "%s", o->target->name) : SY_OK;
 }
@@ -98,15 +184,22 @@ sy_status sy_bench_mosaic(struct sy_args *a, struct sy_err *err)
     sy_buf_init(&list, o.env, 0);
     struct sy_jout j = {&list, false};
     fprintf(table,
-            "attention of %d sequences of %d keys, heads of %d, bf16; a compiler's estimates, nothing is measured\n"
-            "%-6s %4s %6s %6s %6s %9s %9s %6s %10s %10s %10s  %s\n",
-            SEQUENCES, KEYS, HEAD, "target", "KV", "group", "block", "fetch", "cycles", "memory", "ratio",
-            "kernel us", "plain us", "its bytes", "faster");
+            "attention, heads of 128, bf16; a compiler's estimates, nothing is measured\n"
+            "%-6s %9s %5s %3s %5s %5s %5s %9s %9s %6s %10s %10s %10s  %s\n",
+            "target", "seq x new", "keys", "KV", "group", "block", "fetch", "cycles", "memory", "ratio", "kernel us",
+            "plain us", "its bytes", "faster");
     sy_status st = SY_OK;
-    for (size_t i = 0; i < SY_COUNT(all) && !st; i++) {
-        if (only && i > 0) break;
+    int n = only ? 1 : (int)SY_COUNT(all);
+    for (int i = 0; i < n && !st; i++) {
         o.target = sy_aot_target(only ? only : all[i]);
         st = run_target(&o, table, &j, err);
+    }
+    fprintf(table, "experts, bf16, even choices\n%-6s %5s %11s %5s %5s %5s %9s %9s %6s %9s %10s %10s %10s  %s\n",
+            "target", "rows", "experts", "width", "inner", "tile", "cycles", "memory", "ratio", "besides",
+            "kernel us", "plain us", "its weights", "faster");
+    for (int i = 0; i < n && !st; i++) {
+        o.target = sy_aot_target(only ? only : all[i]);
+        st = run_experts(&o, table, &j, err);
     }
     if (!st && sy_arg_given(a, "json")) st = write_json(a, &list, err);
     sy_buf_release(&list);

@@ -41,6 +41,7 @@ sy_status sy_aot_lower(const struct sy_env *env, const struct sy_graph *g, const
         out->step_bytes = w->bytes_step;
         out->expert_bytes = w->bytes_experts;
         st = pj_lower(env, g, w, &lo, &out->text, &res, err);
+        if (!st) out->experts = res.experts;
         pj_weights_free(w);
     }
     if (st) sy_aot_program_release(out);
@@ -76,6 +77,13 @@ _Static_assert((int)SY_AOT_MOVES == (int)PJ_MOVE_COUNT, "aot.h counts the moves"
 
 void sy_aot_program_release(struct sy_aot_program *p) { sy_buf_release(&p->text); }
 
+void sy_aot_expert_load(const struct sy_moe_dim *d, int64_t rows, double *chosen, double *each)
+{
+    double all = (double)d->n_expert * (d->share.n > 0 ? d->share.n : 1);
+    *chosen = d->n_expert * (1 - pow(1 - d->n_used / all, (double)rows));
+    *each = (double)rows * d->n_used / all;
+}
+
 /* Tiles of the experts that a rank has, by how many of them some row is likely to choose. */
 static double expert_trips(const struct sy_graph *g)
 {
@@ -84,17 +92,21 @@ static double expert_trips(const struct sy_graph *g)
     for (uint32_t i = 1; i < n_node && !n; i++) n = node[i].op == SY_OP_EXPERTS ? &node[i] : NULL;
     if (!n) return 1;
     const struct sy_moe_dim *d = &n->attr.moe;
-    double all = (double)d->n_expert * (d->share.n > 0 ? d->share.n : 1), rows = (double)n->dim[0];
-    double chosen = d->n_expert * (1 - pow(1 - d->n_used / all, rows)), each = rows * d->n_used / all;
+    double chosen, each;
+    sy_aot_expert_load(d, n->dim[0], &chosen, &each);
     double tiles = each * d->n_expert / chosen / (double)pj_expert_tile(d, n->dim[0]);
     return chosen * (tiles > 1 ? ceil(tiles) : 1);
 }
 
 void sy_aot_trips(const struct sy_graph *g, int32_t block_len, double trips[SY_AOT_LOOPS])
 {
-    struct sy_shape s = sy_graph_shape(g);
-    double keys = (double)s.block * block_len;
     trips[2] = expert_trips(g);
+    sy_aot_trips_of(sy_graph_shape(g), block_len, trips);
+}
+
+void sy_aot_trips_of(struct sy_shape s, int32_t block_len, double trips[2])
+{
+    double keys = (double)s.block * block_len;
     if (pj_is_decode(s)) { /* all sequences at once, over all runs */
         trips[0] = keys / 512 > 1 ? keys / 512 : 1;
         trips[1] = 1;

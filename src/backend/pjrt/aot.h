@@ -19,18 +19,26 @@ const struct sy_aot_target *sy_aot_targets(int32_t *n);
 enum { SY_AOT_GPU_TEXT = 2048 };
 void sy_aot_gpu_text(const struct sy_aot_target *, char *text, size_t n); /* describes a GPU to NVIDIA's plugin */
 
+/* Attention of steps of these kinds, and experts of any. */
+enum sy_kernels { SY_KERNELS_DECODE = 1, SY_KERNELS_PROMPT = 2, SY_KERNELS_EXPERTS = 4 };
+/* EXPERTS of a program: those that kernels took, and those that none takes and why. */
+struct sy_experts_use {
+    int32_t n_kernel, n_plain;
+    const char *why;
+};
 struct sy_aot_program { /* text of a bucket and what it holds, before any compiler saw it */
     struct sy_shape shape;
     struct sy_buf text;
     /* Of one device; step_bytes: weights that a step of one token reads; expert_bytes: those of all experts. */
     double weight_bytes, kv_bytes, step_bytes, expert_bytes;
+    struct sy_experts_use experts; /* when opt->kernels has experts */
 };
 struct sy_aot_opt {
     enum sy_compute compute;
     enum sy_kv_dtype kv_dtype;
     const struct sy_quant *assume; /* format of the matrices when there is no checkpoint */
     struct sy_cache_dim cache;
-    bool kernels; /* hand-written ones, see mosaic/; for TPUs */
+    unsigned kernels; /* hand-written ones for TPUs, see mosaic/: of enum sy_kernels */
     struct sy_shard shard;
 };
 /* Lowers a graph (already one rank's, where there are several). ckpt NULL: all matrices are of the assumed format. */
@@ -79,6 +87,9 @@ SY_CHECK sy_status sy_aot_compile(const struct sy_env *, const struct sy_aot_job
 /* Assumed trips: of attention's loops, outer and inner, when one sequence fills the bucket; of a loop over tiles of
  * experts, were choices even. */
 void sy_aot_trips(const struct sy_graph *, int32_t block_len, double trips[SY_AOT_LOOPS]);
+void sy_aot_trips_of(struct sy_shape, int32_t block_len, double trips[2]); /* attention's alone */
+/* EXPERTS of that many rows, were choices even: own experts that some row chooses, and rows of each own expert. */
+void sy_aot_expert_load(const struct sy_moe_dim *, int64_t rows, double *chosen, double *each);
 /* Sums the estimates in an optimised program (HloModuleProto, with or without its configuration); false: malformed.
  */
 bool sy_aot_estimate(const void *hlo, size_t n, const double trips[SY_AOT_LOOPS], struct sy_aot_result *);

@@ -416,7 +416,8 @@ sy_status pj_lower(const struct sy_env *env, const struct sy_graph *g, const str
         result[n++] = l.val[last];
         result[n++] = l.val[logits];
         result[n++] = l.val[hidden];
-        *out = (struct pj_results){.n_kv = l.n_kv,
+        *out = (struct pj_results){.experts = l.experts,
+                                   .n_kv = l.n_kv,
                                    .n_out = l.shape.out,
                                    .n_vocab = (int32_t)l.node[logits].dim[1],
                                    .d_model = (int32_t)l.node[hidden].dim[1]};

@@ -213,7 +213,7 @@ int lower_attend(struct lower *l, const struct sy_node *n)
     a.keys = state[0];
     if (!d->shared) a.vals = state[1];
     if (n->in[5].id && l->val[n->in[5].id] >= 0) return lower_attend_chosen(l, n, a.keys);
-    if (pj_is_decode(l->shape) && lower_kernel_takes(n, &l->opt))
+    if (lower_kernel_takes(n, &l->opt) && l->opt.kernels & lower_kernels_of(l->shape))
         return lower_kernel_attend(l, n, l->val[n->in[0].id], a.keys, a.vals);
     a.elem = lower_kv_elem(l);
     if (n->in[4].id) a.sinks = PJ_RESHAPE(h, lower_vec(l, n->in[4]), a.n_kv, a.g);

@@ -28,6 +28,7 @@ struct lower {
     int n_rope;
     int entry_of_token; /* -1: not made yet */
     struct chain_value chain;
+    struct sy_experts_use experts;
     sy_status st;
     struct sy_err *err;
 };
@@ -45,10 +46,19 @@ int lower_fn(struct lower *, enum sy_fn, int x);
 int lower_dequantised(struct lower *, const struct pj_wseg *, int code, int scale, int min);
 int lower_attend(struct lower *, const struct sy_node *);
 /* lower_kernel.c: whether attention is a kernel's, whose KV arrays are [n_block, block_len, n_kv * d]; the step's
- * attention by it, of a decode bucket: q [tok, n_head * d], what a token sees of the arrays keys and vals. */
+ * attention by it: q [tok, n_head * d], what a token sees of the arrays keys and vals. */
 bool lower_kernel_takes(const struct sy_node *, const struct pj_lower_opt *);
 const char *lower_kernel_refuses(const struct sy_node *, const struct pj_lower_opt *); /* why an ATTEND; NULL: no */
+static inline unsigned lower_kernels_of(struct sy_shape s)
+{
+    return pj_is_decode(s) ? SY_KERNELS_DECODE : SY_KERNELS_PROMPT;
+}
 int lower_kernel_attend(struct lower *, const struct sy_node *, int q, int keys, int vals);
+/* lower_kernel_moe.c: why no kernel takes an EXPERTS; NULL: one does. Its pairs' results f32 [pairs, d_model] by it:
+ * expert of each pair i32 [pairs], ascending (n_expert: of none), the pairs in that order, and where each stands. */
+const char *lower_experts_refuses(const struct lower *, const struct sy_node *);
+int lower_pair_rows(struct lower *, const struct sy_node *, int pairs); /* lower_moe.c */
+int lower_kernel_experts(struct lower *, const struct sy_node *, int sorted, int order, int place);
 int lower_index(struct lower *, const struct sy_node *);
 int lower_attend_chosen(struct lower *, const struct sy_node *, int keys);
 int lower_route(struct lower *, const struct sy_node *);

@@ -6,8 +6,9 @@ enum {
     LANES = 128,          /* of a vector register: heads and fetches come in multiples of it */
     FETCH_KEYS_MIN = 256, /* fewer keys are bound by latency */
     FETCH_MAX = 1024,
+    TILE_ROWS = 128, /* queries times their heads, of one key head, that prompts take at once */
+    SIDE_ROWS = 128,
     FETCH_BYTES = 2 << 20, /* of keys and values together, of which two are in memory at once */
-    VMEM_BYTES = 64 << 20,
 };
 
 const char *lower_kernel_refuses(const struct sy_node *n, const struct pj_lower_opt *o)
@@ -32,6 +33,13 @@ bool lower_kernel_takes(const struct sy_node *n, const struct pj_lower_opt *o)
     return o->kernels && n->op == SY_OP_ATTEND && !lower_kernel_refuses(n, o);
 }
 
+/* Few rows leave the units waiting for one another's results; many fill them, and the registers too. */
+int32_t mo_attend_heads(int32_t n_kv, int32_t rows)
+{
+    int32_t n = rows < SIDE_ROWS ? SIDE_ROWS / rows : 1;
+    return n < n_kv ? n : n_kv;
+}
+
 struct mo_attend mo_attend_of(const struct sy_attn_dim *d, const struct sy_cache_dim *cache, struct sy_shape s)
 {
     struct mo_attend a = {.n_seq = s.seq,
@@ -43,15 +51,30 @@ struct mo_attend mo_attend_of(const struct sy_attn_dim *d, const struct sy_cache
                           .d = d->d_key,
                           .tile = 1,
                           .slots = 2,
-                          .heads = d->n_kv,
                           .window = d->window,
                           .scale = d->scale,
                           .softcap = d->softcap};
     for (a.g = 4; a.g < d->n_head / d->n_kv; a.g *= 2) continue;
+    while (!pj_is_decode(s) && a.tile * a.g < TILE_ROWS && a.tile < s.tok) a.tile *= 2;
+    a.heads = mo_attend_heads(a.n_kv, a.tile * a.g);
     int64_t key_bytes = (int64_t)a.n_kv * a.d * 2 * 2, keys = (int64_t)a.n_table * a.block_len;
     for (a.fetch = 1; a.fetch * a.block_len < FETCH_KEYS_MIN; a.fetch *= 2) continue;
     while (a.fetch * a.block_len * key_bytes < FETCH_BYTES && a.fetch * a.block_len < keys) a.fetch *= 2;
     return a;
+}
+
+int lower_kernel_call(struct pj_hlo *h, struct mosaic *m, const int *operand, int n, struct pj_type t)
+{
+    struct sy_buf text, config;
+    sy_buf_init(&text, h->env, 0);
+    sy_buf_init(&config, h->env, 0);
+    if (mo_end(m, &text, NULL)) h->failed = true;
+    mo_config(m, &text, MO_VMEM_BYTES, &config);
+    int y = pj_kernel(h, &config, operand, n, t);
+    mo_release(m);
+    sy_buf_release(&text);
+    sy_buf_release(&config);
+    return y;
 }
 
 int lower_kernel_attend(struct lower *l, const struct sy_node *n, int q, int keys, int vals)
@@ -60,7 +83,7 @@ int lower_kernel_attend(struct lower *l, const struct sy_node *n, int q, int key
     const struct sy_attn_dim *d = &n->attr.attn;
     struct mo_attend a = mo_attend_of(d, &l->opt.cache, l->shape);
     int64_t tok = l->shape.tok, group = d->n_head / d->n_kv;
-    struct pj_type scalar = PJ_TYPE(PJ_I32, 1), rows = PJ_TYPE(PJ_I32, l->shape.seq);
+    struct pj_type scalar = PJ_TYPE(PJ_I32, 1), rows = PJ_TYPE(PJ_I32, tok);
     int start = lower_field(l, SY_START);
     int has = pj_compare(h, "LT", pj_slice(h, start, 0, 0, a.n_seq), pj_slice(h, start, 0, 1, a.n_seq + 1));
     int live = pj_reshape(h, pj_reduce(h, "add", pj_convert(h, has, PJ_I32), 0, 0), 1, scalar.dim);
@@ -72,22 +95,15 @@ int lower_kernel_attend(struct lower *l, const struct sy_node *n, int q, int key
     keys = pj_reshape(h, keys, 3, flat.dim);
     vals = pj_reshape(h, vals, 3, flat.dim);
     struct mosaic m;
-    struct sy_buf text, config;
-    sy_buf_init(&text, h->env, 0);
-    sy_buf_init(&config, h->env, 0);
     mo_init(&m, h->env);
     mo_attend(&m, &a);
-    if (mo_end(&m, &text, NULL)) h->failed = true;
-    mo_config(&m, &text, VMEM_BYTES, &config);
     const int operand[] = {lower_field(l, SY_BLOCK_TABLE), start, lower_field(l, SY_CTX), live, q, keys, vals};
-    int y = pj_kernel(h, &config, operand, (int)SY_COUNT(operand), *pj_type_of(h, q));
-    mo_release(&m);
-    sy_buf_release(&text);
-    sy_buf_release(&config);
+    int y = lower_kernel_call(h, &m, operand, (int)SY_COUNT(operand), *pj_type_of(h, q));
     y = pj_slice(h, pj_slice(h, y, 0, 0, tok), 2, 0, group);
     y = PJ_RESHAPE(h, pj_convert(h, y, PJ_F32), tok, (int64_t)d->n_head * d->d_val);
     /* Rows of padding are not written. */
-    int is = pj_compare(h, "LT", pj_iota(h, rows, 0), PJ_BROADCAST(h, live, rows, 0));
+    int all = pj_slice(h, start, 0, a.n_seq, a.n_seq + 1);
+    int is = pj_compare(h, "LT", pj_iota(h, rows, 0), PJ_BROADCAST(h, all, rows, 0));
     return pj_select(h, PJ_BROADCAST(h, is, ((struct pj_type){PJ_PRED, 2, {tok, (int64_t)d->n_head * d->d_val}}), 0),
                      y, pj_splat(h, 0, y));
 }

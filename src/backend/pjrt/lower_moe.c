@@ -218,6 +218,27 @@ static int run_tiles(struct experts *x, int sorted, int a)
     return pj_select(h, own, y_all, pj_splat(h, 0, y_all));
 }
 
+static bool takes_kernel(struct lower *l, const struct sy_node *n)
+{
+    if (!(l->opt.kernels & SY_KERNELS_EXPERTS)) return false;
+    const char *why = lower_experts_refuses(l, n);
+    l->experts.n_kernel += why == NULL;
+    if (why && l->experts.n_plain++ == 0) l->experts.why = why;
+    return !why;
+}
+
+/* What the pairs, by their numbers i32 [any], take of x: [any, d_model]. */
+int lower_pair_rows(struct lower *l, const struct sy_node *n, int pairs)
+{
+    struct pj_hlo *h = &l->h;
+    const struct sy_moe_dim *d = &n->attr.moe;
+    int a = pj_gather(h, l->val[n->in[0].id], pj_binary(h, "divide", pairs, pj_splat(h, d->n_used, pairs)));
+    if (!d->weigh_input) return a;
+    int weight = pj_slice(h, l->val[n->in[1].id], 1, d->n_used, 2 * (int64_t)d->n_used);
+    int w = pj_gather(h, PJ_RESHAPE(h, weight, n->dim[0] * d->n_used), pairs);
+    return pj_binary(h, "multiply", a, PJ_BROADCAST(h, w, *pj_type_of(h, a), 0));
+}
+
 int lower_experts(struct lower *l, const struct sy_node *n)
 {
     struct pj_hlo *h = &l->h;
@@ -227,16 +248,16 @@ int lower_experts(struct lower *l, const struct sy_node *n)
     int64_t used = d->n_used, d_model = n->dim[1];
     struct pj_type list = PJ_TYPE(PJ_I32, x.pairs), parts = PJ_TYPE(PJ_F32, x.rows, used, d_model);
     int route = l->val[n->in[1].id], weight = pj_slice(h, route, 1, used, 2 * used);
-    int order, sorted, back;
+    int order, sorted, back, back_key;
     pj_sort(h, pair_experts(&x, pj_slice(h, route, 1, 0, used)), pj_iota(h, list, 0), &sorted, &order);
-    int a = pj_gather(h, l->val[n->in[0].id], pj_binary(h, "divide", order, pj_const(h, list, (double)used)));
-    if (d->weigh_input) {
-        int w = pj_gather(h, PJ_RESHAPE(h, weight, x.pairs), order);
-        a = pj_binary(h, "multiply", a, PJ_BROADCAST(h, w, *pj_type_of(h, a), 0));
+    pj_sort(h, order, pj_iota(h, list, 0), &back_key, &back);
+    int y;
+    if (takes_kernel(l, n)) {
+        y = lower_kernel_experts(l, n, sorted, order, back);
+    } else {
+        y = pj_gather(h, run_tiles(&x, sorted, lower_pair_rows(l, n, order)), back);
     }
-    int y = run_tiles(&x, sorted, a);
-    pj_sort(h, order, pj_iota(h, list, 0), &order, &back);
-    y = pj_reshape(h, pj_gather(h, y, back), 3, parts.dim);
+    y = pj_reshape(h, y, 3, parts.dim);
     if (!d->weigh_input) y = pj_binary(h, "multiply", y, PJ_BROADCAST(h, weight, parts, 0, 1));
     return pj_reduce(h, "add", y, 1, 0);
 }

@@ -2,6 +2,7 @@
  * and loads them, lower*.c write a graph as StableHLO, plugin.c talks to the plugin. Private to this folder. */
 #pragma once
 #include "backend/backend.h"
+#include "backend/pjrt/aot.h"
 #include "backend/pjrt/hlo.h"
 
 struct sy_backend {
@@ -86,12 +87,13 @@ struct pj_lower_opt {
     enum pj_elem kv_elem, state_elem; /* of blocks; of SCAN's matrices */
     bool attend_bf16;                 /* attention's scores and sums */
     struct sy_cache_dim cache;
-    bool kernels;   /* TPUs' own kernels where one takes the op, and KV arrays as these read them */
-    int32_t n_rank; /* devices that run the program, each with its own share of weights and KV cache */
+    unsigned kernels; /* of enum sy_kernels: where one takes the op; with any, KV arrays lie as these read them */
+    int32_t n_rank;   /* devices that run the program, each with its own share of weights and KV cache */
 };
 struct pj_results { /* results are the state's arrays, then these three */
     int n_kv;
     int32_t n_out, n_vocab, d_model;
+    struct sy_experts_use experts;
 };
 /* The arrays of what a graph's sequences leave behind; returns how many. First those of blocks, [n_block, block_len,
  * heads, d]: keys and values (which may be a part of the keys, and then have none) of each ATTEND that has its own,

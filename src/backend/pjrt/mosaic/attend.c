@@ -26,25 +26,7 @@ struct head { /* what is carried from fetch to fetch: maximum [rows, 1], sums [r
 };
 
 static int op(struct attend *x, const char *name, int a, int b) { return mo_binary(x->m, name, a, b); }
-static int add(struct attend *x, int a, int b) { return op(x, "arith.addi", a, b); }
-static int sub(struct attend *x, int a, int b) { return op(x, "arith.subi", a, b); }
 static int num(struct attend *x, int32_t n) { return mo_i32(x->m, n); }
-
-static int log2_of(int32_t n)
-{
-    int k = 0;
-    while ((1 << k) < n) k++;
-    sy_assert(1 << k == n);
-    return k;
-}
-
-/* a / n of numbers that are not negative, n a power of two. */
-static int over(struct attend *x, int a, int32_t n)
-{
-    return n > 1 ? op(x, "arith.shrsi", a, num(x, log2_of(n))) : a;
-}
-static int over_up(struct attend *x, int a, int32_t n) { return n > 1 ? over(x, add(x, a, num(x, n - 1)), n) : a; }
-static int times(struct attend *x, int a, int32_t n) { return n > 1 ? op(x, "arith.muli", a, num(x, n)) : a; }
 
 static void declare(struct attend *x)
 {
@@ -85,18 +67,19 @@ static struct work work_of(struct attend *x, int seq, int tile)
 {
     const struct mo_attend *a = x->a;
     struct work w = {.seq = seq};
-    int first = mo_get(x->m, x->start, seq), end = mo_get(x->m, x->start, add(x, seq, num(x, 1)));
+    int first = mo_get(x->m, x->start, seq), end = mo_get(x->m, x->start, mo_add(x->m, seq, num(x, 1)));
     int ctx = mo_get(x->m, x->ctx, seq);
-    w.token = add(x, first, times(x, tile, a->tile));
-    int after = op(x, "arith.minsi", add(x, w.token, num(x, a->tile)), end);
-    w.pos = sub(x, ctx, sub(x, end, w.token)); /* of the tile's first token */
-    int last = sub(x, ctx, add(x, sub(x, end, after), num(x, 1)));
+    w.token = mo_add(x->m, first, mo_times(x->m, tile, a->tile));
+    int after = mo_min(x->m, mo_add(x->m, w.token, num(x, a->tile)), end);
+    w.pos = mo_sub(x->m, ctx, mo_sub(x->m, end, w.token)); /* of the tile's first token */
+    int last = mo_sub(x->m, ctx, mo_add(x->m, mo_sub(x->m, end, after), num(x, 1)));
     w.block = num(x, 0);
     if (a->window > 0)
-        w.block = over(x, op(x, "arith.maxsi", sub(x, w.pos, num(x, a->window - 1)), num(x, 0)), a->block_len);
-    w.n_block = add(x, sub(x, over(x, last, a->block_len), w.block), num(x, 1));
-    w.n_fetch = over_up(x, w.n_block, a->fetch);
-    w.n_tile = over_up(x, sub(x, end, first), a->tile);
+        w.block =
+            mo_over(x->m, op(x, "arith.maxsi", mo_sub(x->m, w.pos, num(x, a->window - 1)), num(x, 0)), a->block_len);
+    w.n_block = mo_add(x->m, mo_sub(x->m, mo_over(x->m, last, a->block_len), w.block), num(x, 1));
+    w.n_fetch = mo_over_up(x->m, w.n_block, a->fetch);
+    w.n_tile = mo_over_up(x->m, mo_sub(x->m, end, first), a->tile);
     return w;
 }
 
@@ -105,8 +88,8 @@ static struct work work_of(struct attend *x, int seq, int tile)
 
 static int blocks_of(struct attend *x, const struct work *w, int fetch)
 {
-    int first = times(x, fetch, x->a->fetch);
-    return op(x, "arith.minsi", sub(x, w->n_block, first), num(x, x->a->fetch));
+    int first = mo_times(x->m, fetch, x->a->fetch);
+    return mo_min(x->m, mo_sub(x->m, w->n_block, first), num(x, x->a->fetch));
 }
 
 /* Asks for the blocks of a tile's fetch. What no block is written to in a slot's first use is cleared: a masked key
@@ -116,10 +99,11 @@ static void fetch_start(struct attend *x, const struct work *w, int fetch, int c
     struct mosaic *m = x->m;
     const struct mo_attend *a = x->a;
     int n = blocks_of(x, w, fetch), slot = op(x, "arith.remsi", count, num(x, a->slots));
-    int place = add(x, add(x, times(x, w->seq, a->n_table), w->block), times(x, fetch, a->fetch));
+    int place =
+        mo_add(x->m, mo_add(x->m, mo_times(x->m, w->seq, a->n_table), w->block), mo_times(x->m, fetch, a->fetch));
     int ksem = MO_AT(m, x->ksem, slot), vsem = MO_AT(m, x->vsem, slot);
     int i = mo_for(m, num(x, 0), n, NULL, 0);
-    int block = mo_get(m, x->table, add(x, place, i));
+    int block = mo_get(m, x->table, mo_add(x->m, place, i));
     mo_copy_start(m, MO_AT(m, x->k, block), MO_AT(m, x->kbuf, slot, i), ksem);
     mo_copy_start(m, MO_AT(m, x->v, block), MO_AT(m, x->vbuf, slot, i), vsem);
     mo_for_end(m, NULL, NULL, 0);
@@ -173,10 +157,10 @@ static int mask_of(struct attend *x, const struct work *w, int key0)
     struct mosaic *m = x->m;
     struct mo_type whole = x->score;
     whole.elem = MO_I32;
-    int key = mo_iota(m, whole, 1), limit = mo_broadcast(m, sub(x, w->pos, key0), whole);
+    int key = mo_iota(m, whole, 1), limit = mo_broadcast(m, mo_sub(x->m, w->pos, key0), whole);
     if (x->a->tile > 1) {
-        int row = op(x, "arith.shrsi", mo_iota(m, whole, 0), mo_splat(m, whole, log2_of(x->a->g)));
-        limit = add(x, limit, row);
+        int row = op(x, "arith.shrsi", mo_iota(m, whole, 0), mo_splat(m, whole, mo_log2(x->a->g)));
+        limit = mo_add(x->m, limit, row);
     }
     int mask = mo_compare(m, "sle", key, limit);
     if (x->a->window <= 0) return mask;
@@ -216,8 +200,8 @@ static void one_fetch(struct attend *x, const struct work *w, const int *q, int 
     const struct mo_attend *a = x->a;
     struct mo_type sums = MO_VEC(MO_F32, x->rows, SUMS);
     int n = blocks_of(x, w, fetch), s[MO_CARRY_MAX], p[MO_CARRY_MAX], max[MO_CARRY_MAX], keep[MO_CARRY_MAX];
-    int y[MO_CARRY_MAX], block = add(x, w->block, times(x, fetch, a->fetch));
-    int mask = mask_of(x, w, times(x, block, a->block_len));
+    int y[MO_CARRY_MAX], block = mo_add(x->m, w->block, mo_times(x->m, fetch, a->fetch));
+    int mask = mask_of(x, w, mo_times(x->m, block, a->block_len));
     fetch_wait(x, x->k, x->kbuf, x->ksem, slot, n);
     fetch_wait(x, x->v, x->vbuf, x->vsem, slot, n); /* here: a wait further down keeps work from moving past it */
     for (int32_t h0 = 0; h0 < a->n_kv; h0 += a->heads) {
@@ -250,18 +234,18 @@ static void one_fetch(struct attend *x, const struct work *w, const int *q, int 
 static void next_start(struct attend *x, const struct work *w, int tile, int fetch, int count, int items)
 {
     struct mosaic *m = x->m;
-    int zero = num(x, 0), fetch1 = add(x, fetch, num(x, 1)), tile1 = add(x, tile, num(x, 1));
+    int zero = num(x, 0), fetch1 = mo_add(x->m, fetch, num(x, 1)), tile1 = mo_add(x->m, tile, num(x, 1));
     int same = mo_compare(m, "slt", fetch1, w->n_fetch);
     int more = x->a->tile > 1 ? mo_compare(m, "slt", tile1, w->n_tile) : -1;
-    int tile2 = more < 0 ? zero : mo_select(m, more, tile1, zero), seq1 = add(x, w->seq, num(x, 1));
+    int tile2 = more < 0 ? zero : mo_select(m, more, tile1, zero), seq1 = mo_add(x->m, w->seq, num(x, 1));
     int seq2 = more < 0 ? seq1 : mo_select(m, more, w->seq, seq1);
     int seq = mo_select(m, same, w->seq, seq2);
     int is = mo_compare(m, "slt", seq, mo_get(m, x->live, zero));
     mo_if(m, is);
     struct work then = work_of(x, seq, mo_select(m, same, tile, tile2));
-    fetch_start(x, &then, mo_select(m, same, fetch1, zero), add(x, count, num(x, 1)));
+    fetch_start(x, &then, mo_select(m, same, fetch1, zero), mo_add(x->m, count, num(x, 1)));
     mo_if(m, mo_compare(m, "sge", fetch1, w->n_fetch));
-    query_start(x, &then, op(x, "arith.andi", add(x, items, num(x, 1)), num(x, 1)));
+    query_start(x, &then, op(x, "arith.andi", mo_add(x->m, items, num(x, 1)), num(x, 1)));
     mo_if_end(m);
     mo_if_end(m);
 }
@@ -299,7 +283,7 @@ static int one_tile(struct attend *x, int seq, int tile, int count, int items)
         carry[3 * h + 1] = mo_splat(m, MO_VEC(MO_F32, x->rows, SUMS), 0);
         carry[3 * h + 2] = x->zero_acc;
     }
-    int fetch = mo_for(m, num(x, 0), w.n_fetch, carry, n), now = add(x, count, fetch);
+    int fetch = mo_for(m, num(x, 0), w.n_fetch, carry, n), now = mo_add(x->m, count, fetch);
     for (int32_t h = 0; h < a->n_kv; h++) head[h] = (struct head){carry[3 * h], carry[3 * h + 1], carry[3 * h + 2]};
     next_start(x, &w, tile, fetch, now, items);
     one_fetch(x, &w, q, fetch, op(x, "arith.remsi", now, num(x, a->slots)), head);
@@ -311,7 +295,7 @@ static int one_tile(struct attend *x, int seq, int tile, int count, int items)
     mo_for_end(m, carry, carry, n);
     for (int32_t h = 0; h < a->n_kv; h++) head[h] = (struct head){carry[3 * h], carry[3 * h + 1], carry[3 * h + 2]};
     finish_tile(x, &w, head, items);
-    return add(x, count, w.n_fetch);
+    return mo_add(x->m, count, w.n_fetch);
 }
 
 void mo_attend(struct mosaic *m, const struct mo_attend *a)
@@ -329,13 +313,13 @@ void mo_attend(struct mosaic *m, const struct mo_attend *a)
     int seq = mo_for(m, zero, live, carry, 2);
     if (a->tile == 1) {
         int count = one_tile(&x, seq, zero, carry[0], carry[1]);
-        carry[1] = add(&x, carry[1], num(&x, 1));
+        carry[1] = mo_add(m, carry[1], num(&x, 1));
         carry[0] = count;
     } else {
         struct work w = work_of(&x, seq, zero);
         int tile = mo_for(m, zero, w.n_tile, carry, 2);
         int count = one_tile(&x, seq, tile, carry[0], carry[1]);
-        mo_for_end(m, (const int[]){count, add(&x, carry[1], num(&x, 1))}, carry, 2);
+        mo_for_end(m, (const int[]){count, mo_add(m, carry[1], num(&x, 1))}, carry, 2);
     }
     mo_for_end(m, carry, carry, 2);
     mo_if(m, any);

@@ -2,7 +2,10 @@
  * function, in order; all are in HBM, row major. Private to the pjrt backend and its tests. */
 #pragma once
 #include "backend/backend.h"
+#include "backend/pjrt/hlo.h"
 #include "backend/pjrt/mosaic/mosaic.h"
+
+enum { MO_VMEM_BYTES = 60 << 20 }; /* that a kernel may take: a tpu7x has 64 MiB */
 
 /* Ragged paged attention (Kwon et al., arXiv:2309.06180) with a running maximum and sum (Milakov and Gimelshein,
  * arXiv:1805.02867). Each sequence's tokens of the step are taken `tile` at a time (1: decode), its keys `fetch`
@@ -26,5 +29,27 @@ struct mo_attend {
     float scale, softcap; /* softcap, window 0: none */
 };
 void mo_attend(struct mosaic *, const struct mo_attend *);
-/* The kernel of a decode bucket, with what it fetches at once. (lower_kernel.c) */
+/* The kernel of a bucket, with how much it takes at once; heads side by side of tiles of that many rows.
+ * (lower_kernel.c) */
 struct mo_attend mo_attend_of(const struct sy_attn_dim *, const struct sy_cache_dim *, struct sy_shape);
+int32_t mo_attend_heads(int32_t n_kv, int32_t rows);
+
+/* Experts of a mixture (Gale et al., arXiv:2211.15841, group rows the same way): for each row of expert e,
+ * down_e (silu(gate_e x) * up_e x). Rows are sorted by expert, each expert's first at a multiple of 16. Weights of an
+ * expert that has rows are read once, or once for each `hold` rows of it; others' are not read. Operands:
+ *   sizes i32 [n_expert]: rows of each expert
+ *   x bf16 [n_row / 16, 16, d]
+ *   gate and up bf16 [n_expert, 2, d_ff / tile, tile, d]; down bf16 [n_expert, d, d_ff]
+ * Result: bf16 like x; rows behind an expert's last, of which there may be up to 15, hold anything. */
+struct mo_experts {
+    int32_t n_expert, n_row, d, d_ff; /* d a multiple of 128 */
+    int32_t tile;                     /* inner columns taken at once: a multiple of 128 that divides d_ff */
+    int32_t rows, hold;               /* taken at once; held of one expert: 16 times a power of two each */
+    int32_t slots;                    /* tiles in memory at once: 2 or more */
+};
+void mo_experts(struct mosaic *, const struct mo_experts *);
+/* The kernel of that many rows, n_used of n_expert experts each; false: no tile of d_ff columns fits.
+ * (lower_kernel_moe.c) */
+bool mo_experts_of(const struct sy_moe_dim *, int64_t d_model, int64_t rows, struct mo_experts *);
+/* Ends the kernel and calls it; releases it. (lower_kernel.c) */
+int lower_kernel_call(struct pj_hlo *, struct mosaic *, const int *operand, int n, struct pj_type);

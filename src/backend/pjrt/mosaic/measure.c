@@ -3,6 +3,7 @@
 #include "backend/pjrt/mosaic/measure.h"
 
 #include <dirent.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,8 @@
 #include "backend/pjrt/mosaic/kernels.h"
 #include "base/file.h"
 
-enum { SCHEDULE_BYTES_MAX = 256 << 20, VMEM_BYTES = 64 << 20 };
+enum { SCHEDULE_BYTES_MAX = 256 << 20 };
+#define EVEN 0.01 /* what is a whole number of parts but for few choices that are made twice counts as whole */
 
 /* ---- programs of one op -----------------------------------------------------------------------------------------
  */
@@ -20,14 +22,15 @@ enum { SCHEDULE_BYTES_MAX = 256 << 20, VMEM_BYTES = 64 << 20 };
 static struct mo_attend attend_of(const struct sy_attend_shape *s)
 {
     struct mo_attend a = {
-        .n_seq = s->n_seq, .n_tok = s->n_seq, .block_len = s->block_len, .n_kv = s->n_kv, .d = s->d};
+        .n_seq = s->n_seq, .n_tok = s->n_seq * s->n_new, .block_len = s->block_len, .n_kv = s->n_kv, .d = s->d};
     a.n_table = (s->n_keys + s->block_len - 1) / s->block_len;
     a.n_block = s->n_seq * a.n_table + 1;
     for (a.g = 4; a.g < s->n_group; a.g *= 2) continue;
-    a.tile = 1;
+    a.tile = s->tile;
+    a.window = s->window;
     a.fetch = s->fetch / s->block_len;
     a.slots = 2;
-    a.heads = s->n_kv;
+    a.heads = mo_attend_heads(a.n_kv, a.tile * a.g);
     a.scale = 0.1F;
     return a;
 }
@@ -37,45 +40,40 @@ static enum pj_elem elem_of(enum mo_elem e) { return e == MO_BF16 ? PJ_BF16 : e 
 /* A program that is one kernel, its operands and result as the kernel declares them. */
 static sy_status kernel_program(const struct sy_env *env, struct mosaic *m, struct sy_buf *out, struct sy_err *err)
 {
-    struct sy_buf kernel, config;
     struct pj_hlo h;
     struct pj_type t[MO_ARG_MAX];
     int arg[MO_ARG_MAX], n = m->n_prefetch + m->n_operand;
-    sy_buf_init(&kernel, env, 0);
-    sy_buf_init(&config, env, 0);
     pj_hlo_init(&h, env);
-    sy_status st = mo_end(m, &kernel, err);
-    if (!st) {
-        mo_config(m, &kernel, VMEM_BYTES, &config);
-        for (int i = 0; i <= n; i++) {
-            struct mo_type from = mo_type_of(m, m->arg[i]);
-            int64_t dim[PJ_DIM_MAX];
-            for (int k = 0; k < from.n_dim; k++) dim[k] = from.dim[k];
-            t[i] = pj_type(elem_of(from.elem), from.n_dim, dim);
-            if (i < n) arg[i] = pj_arg(&h, t[i], -1);
-        }
-        int y = pj_kernel(&h, &config, arg, n, t[n]);
-        st = pj_hlo_end(&h, 1, &y, 1, out, err);
+    for (int i = 0; i <= n && !m->failed; i++) {
+        struct mo_type from = mo_type_of(m, m->arg[i]);
+        int64_t dim[PJ_DIM_MAX];
+        for (int k = 0; k < from.n_dim; k++) dim[k] = from.dim[k];
+        t[i] = pj_type(elem_of(from.elem), from.n_dim, dim);
+        if (i < n) arg[i] = pj_arg(&h, t[i], -1);
     }
+    int y = lower_kernel_call(&h, m, arg, n, t[n]);
+    sy_status st = pj_hlo_end(&h, 1, &y, 1, out, err);
     pj_hlo_release(&h);
-    sy_buf_release(&kernel);
-    sy_buf_release(&config);
     return st;
 }
 
 /* The same step as the lowering writes it without kernels: one ATTEND between arguments and result. */
-static sy_status twin_program(const struct sy_env *env, const struct sy_attend_shape *s, struct sy_buf *out,
-                              struct sy_err *err)
+static sy_status attend_twin_program(const struct sy_env *env, const struct sy_attend_shape *s, struct sy_buf *out,
+                                     struct sy_err *err)
 {
     enum { Q = 1, K, V, STATE, ATTEND, N };
     struct mo_attend a = attend_of(s);
     int val[N], kv[2], first[N] = {0}, result[3];
     struct sy_node node[N] = {[ATTEND] = {.op = SY_OP_ATTEND, .in = {{Q}, {K}, {V}, {STATE}}}};
-    node[ATTEND].attr.attn = (struct sy_attn_dim){
-        .n_head = s->n_kv * s->n_group, .n_kv = s->n_kv, .d_key = s->d, .d_val = s->d, .scale = 0.1F};
+    node[ATTEND].attr.attn = (struct sy_attn_dim){.n_head = s->n_kv * s->n_group,
+                                                  .n_kv = s->n_kv,
+                                                  .d_key = s->d,
+                                                  .d_val = s->d,
+                                                  .window = s->window,
+                                                  .scale = 0.1F};
     struct lower l = {
         .node = node, .n_node = N, .val = val, .kv = kv, .first = first, .n_kv = 2, .entry_of_token = -1};
-    l.shape = (struct sy_shape){s->n_seq, s->n_seq, a.n_table, s->n_seq};
+    l.shape = (struct sy_shape){a.n_tok, s->n_seq, a.n_table, s->n_seq};
     l.opt = (struct pj_lower_opt){.compute = SY_COMPUTE_BF16,
                                   .kv_elem = PJ_BF16,
                                   .cache = {.block_len = s->block_len, .n_block = a.n_block, .n_slot = 1},
@@ -89,12 +87,51 @@ static sy_status twin_program(const struct sy_env *env, const struct sy_attend_s
     l.step = pj_arg(&l.h, PJ_TYPE(PJ_I32, n_step), -1);
     for (int i = 0; i < 2; i++) kv[i] = pj_arg(&l.h, PJ_TYPE(PJ_BF16, a.n_block, s->block_len, s->n_kv, s->d), i);
     for (int i = Q; i <= V; i++)
-        val[i] = pj_arg(&l.h, PJ_TYPE(PJ_F32, s->n_seq, (int64_t)s->n_kv * (i == Q ? s->n_group : 1) * s->d), -1);
+        val[i] = pj_arg(&l.h, PJ_TYPE(PJ_F32, a.n_tok, (int64_t)s->n_kv * (i == Q ? s->n_group : 1) * s->d), -1);
     result[2] = lower_attend(&l, &node[ATTEND]);
     memcpy(result, kv, sizeof kv);
     sy_status st = pj_hlo_end(&l.h, 1, result, 3, out, err);
     pj_hlo_release(&l.h);
     return st;
+}
+
+/* EXPERTS as the lowering writes it without kernels, of weights that are arguments. */
+static sy_status experts_twin_program(const struct sy_env *env, const struct sy_experts_shape *s, struct sy_buf *out,
+                                      struct sy_err *err)
+{
+    enum { X = 1, ROUTE, UP, DOWN, EXPERTS, N };
+    int64_t n = s->dim.n_expert, d = s->d_model, f = s->dim.d_ff;
+    int val[N] = {-1, -1, -1, -1, -1, -1};
+    struct sy_node node[N] = {
+        [UP] = {.op = SY_OP_WEIGHT, .name = "up"}, [DOWN] = {.op = SY_OP_WEIGHT, .name = "down"}};
+    node[EXPERTS] = (struct sy_node){.op = SY_OP_EXPERTS, .dim = {s->rows, d}, .in = {{X}, {ROUTE}, {UP}, {DOWN}}};
+    node[EXPERTS].attr.moe = s->dim;
+    struct pj_wseg seg[] = {{.kind = PJ_DENSE, .rows = n * 2 * f, .cols = d, .n_rank = 1},
+                            {.kind = PJ_DENSE, .rows = n * d, .cols = f, .n_rank = 1}};
+    struct pj_wentry entry[] = {{.name = "up", .rows = n * 2 * f, .cols = d, .seg = &seg[0], .n_seg = 1, .vec = -1},
+                                {.name = "down", .rows = n * d, .cols = f, .seg = &seg[1], .n_seg = 1, .vec = -1}};
+    struct sy_weights w = {.entry = entry, .n_entry = 2, .n_rank = 1};
+    struct lower l = {.node = node, .n_node = N, .val = val, .w = &w, .entry_of_token = -1};
+    l.opt = (struct pj_lower_opt){.compute = SY_COMPUTE_BF16, .kv_elem = PJ_BF16, .n_rank = 1};
+    pj_hlo_init(&l.h, env);
+    val[X] = pj_arg(&l.h, PJ_TYPE(PJ_F32, s->rows, d), -1);
+    val[ROUTE] = pj_arg(&l.h, PJ_TYPE(PJ_F32, s->rows, 2 * (int64_t)s->dim.n_used), -1);
+    for (int i = 0; i < 2; i++) seg[i].arg = pj_arg(&l.h, PJ_TYPE(PJ_BF16, seg[i].rows, seg[i].cols), -1);
+    int y = lower_experts(&l, &node[EXPERTS]);
+    sy_status st = pj_hlo_end(&l.h, 1, &y, 1, out, err);
+    pj_hlo_release(&l.h);
+    return st;
+}
+
+int32_t sy_experts_shape_of(const struct sy_graph *g, struct sy_experts_shape *out)
+{
+    uint32_t n_node;
+    const struct sy_node *node = sy_graph_nodes(g, &n_node);
+    int32_t n = 0;
+    for (uint32_t i = 1; i < n_node; i++)
+        if (node[i].op == SY_OP_EXPERTS && n++ == 0)
+            *out = (struct sy_experts_shape){node[i].attr.moe, (int32_t)node[i].dim[1], (int32_t)node[i].dim[0]};
+    return n;
 }
 
 /* Counts it with the ones like it; with the last kind when there are too many kinds. */
@@ -127,10 +164,22 @@ struct sy_attend_use sy_attend_use_of(const struct sy_graph *g, const struct sy_
             continue;
         }
         struct mo_attend a = mo_attend_of(d, &o->cache, s);
-        int32_t keys = s.block * o->cache.block_len;
-        if (d->window > 0 && d->window < keys) keys = d->window;
-        use_one(&u, &(struct sy_attend_shape){s.seq, keys, d->n_kv, d->n_head / d->n_kv, d->d_key, o->cache.block_len,
-                                              a.fetch * a.block_len});
+        struct sy_attend_shape one = {.n_seq = s.seq,
+                                      .n_new = 1,
+                                      .n_keys = s.block * a.block_len,
+                                      .n_kv = d->n_kv,
+                                      .n_group = d->n_head / d->n_kv,
+                                      .d = d->d_key,
+                                      .block_len = a.block_len,
+                                      .window = d->window,
+                                      .tile = a.tile,
+                                      .fetch = a.fetch * a.block_len};
+        if (!pj_is_decode(s)) { /* one prompt from its start */
+            one.n_seq = 1;
+            one.n_new = s.tok;
+            one.n_keys = s.tok;
+        }
+        use_one(&u, &one);
     }
     return u;
 }
@@ -169,16 +218,24 @@ int sy_schedule_loops(const char *text, size_t n, struct sy_schedule_loop loop[S
 
 static int64_t length(struct sy_schedule_loop l) { return l.to - l.from; }
 
-/* Of the longest loop (sequences) the longest inside it (fetches), and of that the first inside (its blocks). */
+/* The longest loop inside another, or of all; -1: none. */
+static int longest(const struct sy_schedule_loop *l, int n, int in)
+{
+    int k = -1;
+    for (int i = in + 1; i < n && (in < 0 || l[i].to <= l[in].to); i++)
+        if (k < 0 || length(l[i]) > length(l[k])) k = i;
+    return k;
+}
+
+/* Of the longest loop (sequences) the longest inside it (tiles, where they are several), of that the longest again
+ * (fetches), and of that the first (its blocks). */
 static bool attend_loops(const struct sy_schedule_loop *l, int n, const struct mo_attend *a,
                          struct sy_attend_cost *out)
 {
-    int outer = -1, fetch = -1, block = -1;
+    int tile = longest(l, n, -1), block = -1;
     int64_t inside = 0;
-    for (int i = 0; i < n; i++)
-        if (outer < 0 || length(l[i]) > length(l[outer])) outer = i;
-    for (int i = outer + 1; outer >= 0 && i < n && l[i].to <= l[outer].to; i++)
-        if (fetch < 0 || length(l[i]) > length(l[fetch])) fetch = i;
+    if (tile >= 0 && a->tile > 1) tile = longest(l, n, tile);
+    int fetch = tile < 0 ? -1 : longest(l, n, tile);
     for (int i = fetch + 1; fetch >= 0 && i < n && l[i].to <= l[fetch].to; i++) {
         if (block < 0) block = i;
         inside += length(l[i]);
@@ -186,7 +243,33 @@ static bool attend_loops(const struct sy_schedule_loop *l, int n, const struct m
     if (block < 0) return false;
     out->block = (double)length(l[block]);
     out->fetch = (double)(length(l[fetch]) - inside) + a->fetch * out->block;
-    out->sequence = (double)(length(l[outer]) - length(l[fetch]));
+    out->tile = (double)(length(l[tile]) - length(l[fetch]));
+    return true;
+}
+
+/* Fetches and tiles of the step. */
+static void count_work(const struct sy_attend_shape *s, double *fetches, double *tiles)
+{
+    *fetches = *tiles = 0;
+    for (int32_t at = 0; at < s->n_new; at += s->tile) {
+        int32_t keys = s->n_keys - s->n_new + (at + s->tile < s->n_new ? at + s->tile : s->n_new);
+        if (s->window > 0 && keys > s->window + s->tile) keys = s->window + s->tile;
+        *fetches += s->n_seq * (double)((keys + s->fetch - 1) / s->fetch);
+        *tiles += s->n_seq;
+    }
+}
+
+/* The longest loop is that over items; its longest is that over steps, where they are several, and of that, or
+ * where they are not of the former, the longest is that over the item's rows. */
+static bool experts_loops(const struct sy_schedule_loop *l, int n, int32_t n_step, double parts,
+                          struct sy_experts_cost *out)
+{
+    int item = longest(l, n, -1), step = item < 0 ? -1 : longest(l, n, item), part = step;
+    if (n_step > 1 && step >= 0) part = longest(l, n, step);
+    if (part < 0) return false;
+    double more = (parts - 1) * (double)length(l[part]);
+    out->step = more + (double)length(l[step]);
+    out->item = (double)(length(l[item]) - length(l[step]));
     return true;
 }
 
@@ -260,12 +343,12 @@ sy_status sy_attend_cost(const struct sy_env *env, const char *plugin, const str
     if (!st && !attend_loops(loop, sy_schedule_loops(text, n, loop), &a, out))
         st = sy_fail(err, SY_ENOSUP, "the compiler's schedule has not the loops of the kernel; libtpu 0.0.52's has");
     if (!st) {
-        double bytes = 2.0 * s->fetch * s->n_kv * s->d * 2, fetches = (s->n_keys + s->fetch - 1) / s->fetch;
+        double bytes = 2.0 * s->fetch * s->n_kv * s->d * 2, fetches, tiles;
+        count_work(s, &fetches, &tiles);
         out->memory = bytes / t->hbm_bytes_s * t->clock_hz;
-        out->all = s->n_seq * (out->sequence + fetches * (out->fetch > out->memory ? out->fetch : out->memory));
+        out->all = tiles * out->tile + fetches * (out->fetch > out->memory ? out->fetch : out->memory);
     }
     sy_delete(env, text);
-    mo_release(&m);
     sy_buf_release(&program);
     return st;
 }
@@ -276,11 +359,69 @@ sy_status sy_attend_twin_cost(const struct sy_env *env, const char *plugin, cons
     struct sy_buf program;
     struct sy_aot_result r;
     struct sy_aot_job job = {.plugin = plugin, .target = t, .text = &program, .n_rank = 1, .trips = {1, 1, 1}};
-    if (s->n_keys > LOWER_RUN_KEYS_MAX) job.trips[0] = s->n_keys / (double)LOWER_RUN_KEYS;
+    struct sy_shape shape = {s->n_seq * s->n_new, s->n_seq, (s->n_keys + s->block_len - 1) / s->block_len, s->n_seq};
+    sy_aot_trips_of(shape, s->block_len, job.trips);
+    double within =
+        s->window > 0 ? ((double)s->window + (double)pj_piece(shape)) / (double)pj_run_keys(shape) + 1 : 0;
+    if (s->n_new > 1 && within > 0 && within < job.trips[1]) job.trips[1] = within;
     sy_buf_init(&program, env, 0);
-    sy_status st = twin_program(env, s, &program, err);
+    sy_status st = attend_twin_program(env, s, &program, err);
     if (!st) st = sy_aot_compile(env, &job, &r, err);
     if (!st) *out = (struct sy_twin_cost){r.cycles / t->clock_hz, r.bytes / t->hbm_bytes_s};
+    sy_buf_release(&program);
+    return st;
+}
+
+sy_status sy_experts_cost(const struct sy_env *env, const char *plugin, const struct sy_aot_target *t,
+                          const struct sy_experts_shape *s, struct sy_experts_cost *out, struct sy_err *err)
+{
+    struct mo_experts a;
+    struct mosaic m;
+    struct sy_buf program;
+    struct sy_schedule_loop loop[SY_SCHEDULE_LOOPS];
+    char *text = NULL;
+    size_t n = 0;
+    double chosen, each;
+    *out = (struct sy_experts_cost){0};
+    if (!mo_experts_of(&s->dim, s->d_model, s->rows, &a))
+        return sy_fail(err, SY_ENOSUP, "experts so wide that no part of one fits");
+    sy_aot_expert_load(&s->dim, s->rows, &chosen, &each);
+    each *= s->dim.n_expert / chosen; /* rows of one that has some */
+    sy_buf_init(&program, env, 0);
+    mo_init(&m, env);
+    mo_experts(&m, &a);
+    sy_status st = kernel_program(env, &m, &program, err);
+    if (!st) st = compile_kernel(env, plugin, t, &program, &out->compile_s, &text, &n, err);
+    int32_t n_step = a.d_ff / a.tile;
+    double items = ceil(each / a.hold - EVEN), parts = ceil((each < a.hold ? each : a.hold) / a.rows - EVEN);
+    if (!st && !experts_loops(loop, sy_schedule_loops(text, n, loop), n_step, parts, out))
+        st = sy_fail(err, SY_ENOSUP, "the compiler's schedule has not the loops of the kernel; libtpu 0.0.52's has");
+    if (!st) {
+        out->memory = 3.0 * a.tile * a.d * 2 / t->hbm_bytes_s * t->clock_hz;
+        out->tile = a.tile;
+        out->rows = a.rows;
+        out->all = chosen * items * (out->item + n_step * (out->step > out->memory ? out->step : out->memory));
+    }
+    sy_delete(env, text);
+    sy_buf_release(&program);
+    return st;
+}
+
+sy_status sy_experts_twin_cost(const struct sy_env *env, const char *plugin, const struct sy_aot_target *t,
+                               const struct sy_experts_shape *s, struct sy_twin_cost *out, struct sy_err *err)
+{
+    struct sy_buf program;
+    struct sy_aot_result r;
+    struct sy_aot_job job = {.plugin = plugin, .target = t, .text = &program, .n_rank = 1, .trips = {1, 1, 1}};
+    double chosen, each;
+    sy_aot_expert_load(&s->dim, s->rows, &chosen, &each);
+    double tiles = ceil(each * s->dim.n_expert / chosen / (double)pj_expert_tile(&s->dim, s->rows) - EVEN);
+    job.trips[2] = chosen * tiles;
+    sy_buf_init(&program, env, 0);
+    sy_status st = experts_twin_program(env, s, &program, err);
+    if (!st) st = sy_aot_compile(env, &job, &r, err);
+    double bytes = 3.0 * s->dim.d_ff * s->d_model * 2 * chosen * tiles;
+    if (!st) *out = (struct sy_twin_cost){r.cycles / t->clock_hz, bytes / t->hbm_bytes_s};
     sy_buf_release(&program);
     return st;
 }

@@ -3,15 +3,17 @@
 #pragma once
 #include "backend/pjrt/aot.h"
 
-/* A decode step's attention: each of n_seq sequences has one query for n_keys keys. */
+/* A step's attention: each of n_seq sequences has n_new queries, the last of its n_keys keys. */
 struct sy_attend_shape {
-    int32_t n_seq, n_keys, n_kv, n_group, d, block_len; /* n_group: queries to a key head */
-    int32_t fetch;                                      /* keys fetched at once, a multiple of block_len */
+    int32_t n_seq, n_new, n_keys, n_kv, n_group, d, block_len; /* n_group: queries to a key head */
+    int32_t window;                                            /* 0: none */
+    int32_t tile;                                              /* queries taken at once */
+    int32_t fetch;                                             /* keys fetched at once, a multiple of block_len */
 };
-struct sy_attend_cost {            /* cycles */
-    double fetch, block, sequence; /* arithmetic of a fetch; asking for one block; a sequence besides its fetches */
-    double memory;                 /* a fetch's bytes at the memory's full bandwidth */
-    double all;                    /* the step: of each fetch the larger of work and memory */
+struct sy_attend_cost {        /* cycles */
+    double fetch, block, tile; /* arithmetic of a fetch; asking for one block; a tile besides its fetches */
+    double memory;             /* a fetch's bytes at the memory's full bandwidth */
+    double all;                /* the step: of each fetch the larger of work and memory */
     double compile_s;
 };
 struct sy_twin_cost { /* seconds */
@@ -28,11 +30,29 @@ struct sy_attend_use {
     int32_t n[SY_ATTEND_KINDS];
 };
 struct sy_attend_use sy_attend_use_of(const struct sy_graph *, const struct sy_aot_opt *);
-/* Both compile in the caller's process and change its environment: run them in a child of their own. */
+/* All compile in the caller's process and change its environment: run them in a child of their own. */
 SY_CHECK sy_status sy_attend_cost(const struct sy_env *, const char *plugin, const struct sy_aot_target *,
                                   const struct sy_attend_shape *, struct sy_attend_cost *, struct sy_err *);
 SY_CHECK sy_status sy_attend_twin_cost(const struct sy_env *, const char *plugin, const struct sy_aot_target *,
                                        const struct sy_attend_shape *, struct sy_twin_cost *, struct sy_err *);
+/* A layer of experts, of the given rows: choices are taken to be even. */
+struct sy_experts_shape {
+    struct sy_moe_dim dim;
+    int32_t d_model, rows;
+};
+struct sy_experts_cost { /* cycles */
+    double step, memory; /* a tile of an expert's inner columns: arithmetic, and its bytes at full bandwidth */
+    double item;         /* an expert besides its steps */
+    double all;          /* of all experts that some row chooses, of each step the larger of work and memory */
+    double compile_s;
+    int32_t tile, rows; /* columns of a step, rows taken at once */
+};
+int32_t sy_experts_shape_of(const struct sy_graph *,
+                            struct sy_experts_shape *); /* of the first; how many there are */
+SY_CHECK sy_status sy_experts_cost(const struct sy_env *, const char *plugin, const struct sy_aot_target *,
+                                   const struct sy_experts_shape *, struct sy_experts_cost *, struct sy_err *);
+SY_CHECK sy_status sy_experts_twin_cost(const struct sy_env *, const char *plugin, const struct sy_aot_target *,
+                                        const struct sy_experts_shape *, struct sy_twin_cost *, struct sy_err *);
 /* Loops of a schedule: an address for each cycle, idle ones included, and backward branches. By their first cycle. */
 struct sy_schedule_loop {
     int64_t from, to;

@@ -259,6 +259,36 @@ int mo_binary(struct mosaic *m, const char *op, int a, int b)
     return v;
 }
 
+int mo_add(struct mosaic *m, int a, int b) { return mo_binary(m, "arith.addi", a, b); }
+int mo_sub(struct mosaic *m, int a, int b) { return mo_binary(m, "arith.subi", a, b); }
+int mo_min(struct mosaic *m, int a, int b) { return mo_binary(m, "arith.minsi", a, b); }
+int mo_times(struct mosaic *m, int a, int32_t n) { return n > 1 ? mo_binary(m, "arith.muli", a, mo_i32(m, n)) : a; }
+
+int mo_log2(int32_t n)
+{
+    int k = 0;
+    while ((1 << k) < n) k++;
+    sy_assert(1 << k == n);
+    return k;
+}
+
+int mo_over(struct mosaic *m, int a, int32_t n)
+{
+    return n > 1 ? mo_binary(m, "arith.shrsi", a, mo_i32(m, mo_log2(n))) : a;
+}
+
+int mo_over_up(struct mosaic *m, int a, int32_t n)
+{
+    return n > 1 ? mo_over(m, mo_add(m, a, mo_i32(m, n - 1)), n) : a;
+}
+
+int mo_multiple(struct mosaic *m, int a, int32_t n)
+{
+    int v = result(m, mo_type_of(m, a));
+    put(m, "tpu.assume_multiple %v, %d : %t\n", a, n, a);
+    return v;
+}
+
 int mo_compare(struct mosaic *m, const char *how, int a, int b)
 {
     struct mo_type t = mo_type_of(m, a), u = mo_type_of(m, b);
@@ -273,9 +303,9 @@ int mo_compare(struct mosaic *m, const char *how, int a, int b)
 int mo_select(struct mosaic *m, int mask, int a, int b)
 {
     struct mo_type t = mo_type_of(m, a), u = mo_type_of(m, b), k = mo_type_of(m, mask);
-    sy_assert(m->failed || (same(&t, &u) && k.elem == MO_I1 && k.n_dim == t.n_dim));
+    sy_assert(m->failed || (same(&t, &u) && k.elem == MO_I1 && (k.n_dim == t.n_dim || k.n_dim == 0)));
     int v = result(m, t);
-    if (t.n_dim) put(m, "arith.select %v, %v, %v : %t, %t\n", mask, a, b, mask, a);
+    if (k.n_dim) put(m, "arith.select %v, %v, %v : %t, %t\n", mask, a, b, mask, a);
     else put(m, "arith.select %v, %v, %v : %t\n", mask, a, b, a);
     return v;
 }
@@ -418,16 +448,27 @@ static int slice(struct mosaic *m, int mem, const int *at, int n_at, int size, s
     return v;
 }
 
+int mo_part(struct mosaic *m, int mem, const int *at, struct mo_type t, int gone)
+{
+    struct mo_type whole = mo_type_of(m, mem), rest;
+    sy_assert(m->failed || (t.n_dim == whole.n_dim && gone <= t.n_dim));
+    t.space = whole.space;
+    int part = slice(m, mem, at, t.n_dim, -1, t);
+    if (gone == 0) return part;
+    rest = mo_type(whole.space, whole.elem, t.n_dim - gone, t.dim + gone);
+    int v = result(m, rest);
+    put(m, "tpu.memref_squeeze %v : %t -> %T\n", part, part, &rest);
+    return v;
+}
+
 int mo_at(struct mosaic *m, int mem, int n, const int *at)
 {
-    struct mo_type t = mo_type_of(m, mem), whole = t;
+    struct mo_type t = mo_type_of(m, mem);
+    int from[MO_DIM_MAX];
     sy_assert(m->failed || n <= t.n_dim);
+    for (int i = 0; i < t.n_dim; i++) from[i] = i < n ? at[i] : -1;
     for (int i = 0; i < n; i++) t.dim[i] = 1;
-    int part = slice(m, mem, at, n, -1, t);
-    t = mo_type(whole.space, whole.elem, whole.n_dim - n, whole.dim + n);
-    int v = result(m, t);
-    put(m, "tpu.memref_squeeze %v : %t -> %T\n", part, part, &t);
-    return v;
+    return mo_part(m, mem, from, t, n);
 }
 
 int mo_span(struct mosaic *m, int mem, int from, int32_t n)

@@ -58,9 +58,19 @@ int mo_iota(struct mosaic *, struct mo_type, int dim);
 /* Elementwise, by MLIR's name ("arith.addi", "math.exp2"); operands of one type. */
 int mo_unary(struct mosaic *, const char *op, int a);
 int mo_binary(struct mosaic *, const char *op, int a, int b);
+/* Of i32; the last three by a constant, n a power of two for over and over_up, which round down and up. */
+int mo_add(struct mosaic *, int a, int b);
+int mo_sub(struct mosaic *, int a, int b);
+int mo_min(struct mosaic *, int a, int b);
+int mo_times(struct mosaic *, int a, int32_t n);
+int mo_over(struct mosaic *, int a, int32_t n);
+int mo_over_up(struct mosaic *, int a, int32_t n);
+int mo_log2(int32_t n); /* of a power of two */
+/* a, of which the compiler cannot see that it is a multiple of n. */
+int mo_multiple(struct mosaic *, int a, int32_t n);
 int mo_compare(struct mosaic *, const char *how, int a, int b); /* "slt", "eq", ...; of floats "olt", ... */
-int mo_select(struct mosaic *, int mask, int a, int b);
-int mo_convert(struct mosaic *, int a, enum mo_elem); /* a itself where it is of that type */
+int mo_select(struct mosaic *, int mask, int a, int b);         /* mask: of their shape, or one for all */
+int mo_convert(struct mosaic *, int a, enum mo_elem);           /* a itself where it is of that type */
 int mo_reshape(struct mosaic *, int a, int n_dim, const int32_t *dim);
 #define MO_RESHAPE(m, a, ...)                                                                                        \
     mo_reshape(m, a, (int)(sizeof((int32_t[]){__VA_ARGS__}) / sizeof(int32_t)), (const int32_t[]){__VA_ARGS__})
@@ -83,6 +93,8 @@ void mo_store(struct mosaic *, int mem, const int *at, int value);
 int mo_at(struct mosaic *, int mem, int n, const int *at);
 #define MO_AT(m, mem, ...)                                                                                           \
     mo_at(m, mem, (int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), (const int[]){__VA_ARGS__})
+/* The part of shape t, its leading `gone` dimensions of 1 left out; at: an i32 for each dimension, -1: 0. */
+int mo_part(struct mosaic *, int mem, const int *at, struct mo_type t, int gone);
 /* n of an array's first dimension from `from` (i32) on; n is a value when it is only known at run time. */
 int mo_span(struct mosaic *, int mem, int from, int32_t n);
 int mo_span_of(struct mosaic *, int mem, int from, int n);

@@ -1,0 +1,46 @@
+/* mosaic_util.h - what the tests of kernels share: numbers, and mistakes planted in a kernel's text. */
+#pragma once
+#include "mosaic_interp.h"
+
+static float dice(uint64_t *seed) /* -1 .. 1, as bf16 holds it */
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return in_round(IN_BF16, (float)((double)(*seed >> 40) / 8388608.0 - 1));
+}
+
+static float *numbers(int64_t n, uint64_t seed)
+{
+    float *x = malloc((size_t)n * sizeof *x + 1);
+    for (int64_t i = 0; i < n; i++) x[i] = dice(&seed);
+    return x;
+}
+
+/* The nth line that holds `what` (and `also`) with `old` in it replaced; with NULL the line goes. */
+struct mistake {
+    const char *name, *what, *also, *old, *with;
+    int nth;           /* from 0; -1: all such lines */
+    const char *above; /* what the line two above holds; NULL: anything */
+};
+
+/* A copy of text with the mistake; how many lines it changed. */
+static int plant(const struct sy_buf *text, const struct mistake *k, struct sy_buf *out)
+{
+    int seen = 0, changed = 0;
+    char last[3][4000] = {{0}};
+    sy_buf_init(out, sy_env_default(), 0);
+    for (const char *at = text->at, *end; *at; at = end + 1) {
+        end = strchr(at, '\n');
+        memmove(last[1], last[0], sizeof last - sizeof last[0]);
+        char *line = last[0];
+        assert_true((size_t)(end - at) < sizeof last[0]);
+        snprintf(line, sizeof last[0], "%.*s", (int)(end - at), at);
+        bool like = strstr(line, k->what) && strstr(line, k->also) && (!k->above || strstr(last[2], k->above));
+        bool is = like && (k->nth < 0 || seen == k->nth);
+        seen += like;
+        char *old = is && k->old ? strstr(line, k->old) : NULL;
+        if (!is) sy_buf_printf(out, "%s\n", line);
+        else if (old) sy_buf_printf(out, "%.*s%s%s\n", (int)(old - line), line, k->with, old + strlen(k->old));
+        changed += is;
+    }
+    return changed;
+}
