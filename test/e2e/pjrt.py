@@ -428,7 +428,7 @@ def test_dispatch():
     program = os.path.join(os.path.dirname(os.environ.get("SYSTOLE", "build/release/systole")), "test/unit/pjrt_dispatch")
     env = dict(os.environ, SYSTOLE_CPU_PLUGIN=plugins.file(plugins.CPU))
     r = subprocess.run([program], env=env, capture_output=True, text=True, timeout=200)
-    assert r.returncode == 0 and "[  PASSED  ] 1 test(s)" in r.stdout, r.stdout + r.stderr
+    assert r.returncode == 0 and "[  PASSED  ] 1 test(s)" in r.stdout + r.stderr, r.stdout + r.stderr
 
 
 # ---- the cache of programs ----------------------------------------------------------------------------------------
