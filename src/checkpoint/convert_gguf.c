@@ -43,7 +43,7 @@ static void put_text(struct writer *w, const char *s)
     put(w, s, strlen(s));
 }
 
-/* ---- formats --------------------------------------------------------------------------------------------------- */
+/* ---- formats -------------------------------------------------------------------------------------------- */
 
 /* The format's file type, as the ecosystem numbers them. */
 static const struct {
@@ -104,8 +104,7 @@ static sy_status keep(struct writer *w, struct out *o)
     return SY_OK;
 }
 
-/* ---- the plan, of a GGUF ------------------------------------------------------------------------------------------
- */
+/* ---- the plan, of a GGUF -------------------------------------------------------------------------------- */
 
 static sy_status plan_raw(struct writer *w, const struct sy_quant *to)
 {
@@ -127,8 +126,7 @@ static sy_status plan_raw(struct writer *w, const struct sy_quant *to)
     return SY_OK;
 }
 
-/* ---- the plan, of a folder ----------------------------------------------------------------------------------------
- */
+/* ---- the plan, of a folder ------------------------------------------------------------------------------ */
 
 struct named {
     const struct sy_tensor *t;
@@ -248,8 +246,7 @@ static uint32_t stored_type(const struct writer *w)
     return type;
 }
 
-/* ---- places ------------------------------------------------------------------------------------------------------
- */
+/* ---- places --------------------------------------------------------------------------------------------- */
 
 static sy_status place(struct writer *w)
 {
@@ -272,8 +269,7 @@ static sy_status place(struct writer *w)
     return w->row && w->raw ? SY_OK : sy_convert_nomem(&w->w);
 }
 
-/* ---- writing -----------------------------------------------------------------------------------------------------
- */
+/* ---- writing -------------------------------------------------------------------------------------------- */
 
 /* As another GGUF has it, but for the type of the file and what shards say of themselves. */
 static void write_metadata(struct writer *w, uint32_t file_type)

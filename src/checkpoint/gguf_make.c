@@ -18,8 +18,7 @@ struct make {
     struct sy_err *err;
 };
 
-/* ---- values ------------------------------------------------------------------------------------------------------
- */
+/* ---- values --------------------------------------------------------------------------------------------- */
 
 static void put_u32(struct make *m, uint32_t v) { sy_buf_add(&m->out->kv, &v, sizeof v); }
 static void put_u64(struct make *m, uint64_t v) { sy_buf_add(&m->out->kv, &v, sizeof v); }
@@ -84,8 +83,7 @@ static void copy_num(struct make *m, const char *tail, const struct sy_json *v)
     if (sy_json_is_number(v)) key_f32(m, tail, sy_json_number(v, 0));
 }
 
-/* ---- rope --------------------------------------------------------------------------------------------------------
- */
+/* ---- rope ----------------------------------------------------------------------------------------------- */
 
 static float *extra(struct make *m, const char *name, int64_t n)
 {
@@ -188,8 +186,7 @@ static void put_rope(struct make *m)
                       m->arch->name);
 }
 
-/* ---- layers that slide --------------------------------------------------------------------------------------------
- */
+/* ---- layers that slide ---------------------------------------------------------------------------------- */
 
 /* Whether layer l sees beyond the window; *said: the config tells. */
 static bool full_at(const struct make *m, int64_t l, bool *said)
@@ -216,8 +213,7 @@ static void put_window(struct make *m)
     for (int64_t l = 0; l < m->n_layer; l++) sy_buf_char(&m->out->kv, !full_at(m, l, &said));
 }
 
-/* ---- what single architectures have more --------------------------------------------------------------------------
- */
+/* ---- what single architectures have more ---------------------------------------------------------------- */
 
 static void put_gemma(struct make *m, int64_t layers_27b)
 {
@@ -270,9 +266,7 @@ static void put_more(struct make *m)
     if (is(m, "cohere2")) copy_num(m, "logit_scale", get(m, "logit_scale"));
 }
 
-/* ---- the tokenizer
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- the tokenizer -------------------------------------------------------------------------------------- */
 
 static void put_texts(struct make *m, const char *tail, const struct sy_text *t, size_t n)
 {
@@ -310,9 +304,7 @@ static void put_vocab(struct make *m, const struct sy_gguf_vocab *v)
         if (flags[i].value >= 0) key_bool(m, flags[i].key, flags[i].value != 0);
 }
 
-/* ---- together
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- together ------------------------------------------------------------------------------------------- */
 
 /* A key of the tables; the number of experts goes by three names. */
 static const struct sy_json *find(const struct make *m, const char *name)

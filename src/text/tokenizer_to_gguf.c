@@ -1,6 +1,6 @@
-/* tokenizer_to_gguf.c - a folder's tokenizer as GGUF has it. GGUF names a tokenizer's kind and, of byte-level BPE, its
- * pre-tokenizer; it has no place for anything else. So what it would say is built, read back, and must cut a long text
- * of all kinds of characters as tokenizer.json does; else there is no such GGUF. */
+/* tokenizer_to_gguf.c - a folder's tokenizer as GGUF has it. GGUF names a tokenizer's kind and, of byte-level BPE,
+ * its pre-tokenizer; it has no place for anything else. So what it would say is built, read back, and must cut a long
+ * text of all kinds of characters as tokenizer.json does; else there is no such GGUF. */
 #include <stdio.h>
 #include <string.h>
 
@@ -21,25 +21,38 @@ struct maker {
 
 static sy_status no_memory(const struct maker *m) { return fail_memory(m->err, "the tokenizer"); }
 
-/* ---- texts that tell tokenizers apart ---------------------------------------------------------------------------- */
+/* ---- texts that tell tokenizers apart ------------------------------------------------------------------- */
 
 /* Characters of every class that pre-tokenizers tell apart, in an order that has no order. */
 static void make_probe(struct maker *m)
 {
     static const char *const piece[] = {
-        "a",      "b",      "Z",      "Q",      "\u00e9", "\u00c9", "\u00df", "\u01c5", "\u02b0", "\u4f60", "\u597d",
-        "\u3072", "\u30ab", "\ud55c", "\u0e01", "\u093e", "\u0301", "\u0410", "\u0431", "\u03a9", "\u05d0", "\u0639",
-        "0",      "7",      "12",     "345",    "\u0663", "\u00b2", "\u2167", "'",      "\"",     "\u2019", "-",
-        "_",      "/",      "(",      ")",      "!",      "?",      ".",      ",",      "\u3002", "\u3001", "\uff0c",
-        "$",      "+",      "<",      ">",      "=",      "^",      "~",      "|",      "`",      "\\",     "@",
-        "#",      "%",      "&",      "*",      ":",      ";",      "[",      "]",      "{",      "}",      "\u20ac",
-        "\u00b0", "\u2014", " ",      " ",      "  ",     "    ",   "\t",     "\n",     "\n\n",   "\r\n",   "\u00a0",
-        "\u3000", "'s",     "'S",     "'re",    "'LL",    "'ve",    "'d",     "n't",    "don",    "the",    " the",
+        "a",      "b",      "Z",      "Q",
+        "\u00e9", "\u00c9", "\u00df", "\u01c5",
+        "\u02b0", "\u4f60", "\u597d", "\u3072",
+        "\u30ab", "\ud55c", "\u0e01", "\u093e",
+        "\u0301", "\u0410", "\u0431", "\u03a9",
+        "\u05d0", "\u0639", "0",      "7",
+        "12",     "345",    "\u0663", "\u00b2",
+        "\u2167", "'",      "\"",     "\u2019",
+        "-",      "_",      "/",      "(",
+        ")",      "!",      "?",      ".",
+        ",",      "\u3002", "\u3001", "\uff0c",
+        "$",      "+",      "<",      ">",
+        "=",      "^",      "~",      "|",
+        "`",      "\\",     "@",      "#",
+        "%",      "&",      "*",      ":",
+        ";",      "[",      "]",      "{",
+        "}",      "\u20ac", "\u00b0", "\u2014",
+        " ",      " ",      "  ",     "    ",
+        "\t",     "\n",     "\n\n",   "\r\n",
+        "\u00a0", "\u3000", "'s",     "'S",
+        "'re",    "'LL",    "'ve",    "'d",
+        "n't",    "don",    "the",    " the",
         "ing",    "\u200d", "\ufe0f", "\xf0\x9f\x98\x80",
     };
     sy_buf_text(&m->probe, "Hello world, it's 2024-05-17: \"we'll\" see aaaaaaa ======= 1234567890 times.\n\n  x  ");
-    for (uint64_t i = 0; i < PROBE_PIECES; i++)
-        sy_buf_text(&m->probe, piece[sy_rng_u64(7, i) % SY_COUNT(piece)]);
+    for (uint64_t i = 0; i < PROBE_PIECES; i++) sy_buf_text(&m->probe, piece[sy_rng_u64(7, i) % SY_COUNT(piece)]);
 }
 
 /* Added tokens among other text, as many as are worth the time. */
@@ -103,7 +116,7 @@ static sy_status same(const struct maker *m, bool *yes)
     return st;
 }
 
-/* ---- tokens ------------------------------------------------------------------------------------------------------ */
+/* ---- tokens --------------------------------------------------------------------------------------------- */
 
 static int32_t type_of(const struct maker *m, int32_t id, bool bytes)
 {
@@ -193,8 +206,7 @@ static sy_status put_merges(struct maker *m, bool *yes)
     return SY_OK;
 }
 
-/* ---- SentencePiece: scores -----------------------------------------------------------------------------------------
- */
+/* ---- SentencePiece: scores ------------------------------------------------------------------------------ */
 
 /* Ways to cut a token into two of the model's. */
 static int32_t count_cuts(const struct vocab *v, int32_t id)
@@ -208,8 +220,8 @@ static int32_t count_cuts(const struct vocab *v, int32_t id)
     return cuts;
 }
 
-/* Of sentencepiece any two neighbours merge that make a token, best score first. Merges by rank are the same when every
- * cut of every token is among them, those of one token together: its score is their place. */
+/* Of sentencepiece any two neighbours merge that make a token, best score first. Merges by rank are the same when
+ * every cut of every token is among them, those of one token together: its score is their place. */
 static sy_status put_scores(struct maker *m, size_t n_row, bool *yes)
 {
     const struct sy_json *merges = merges_of(m);
@@ -259,7 +271,7 @@ static sy_status try_sentencepiece(struct maker *m, size_t n_row, bool *yes)
     return st || !merged ? st : same(m, yes);
 }
 
-/* ---- byte-level BPE: the name of the pre-tokenizer ---------------------------------------------------------------- */
+/* ---- byte-level BPE: the name of the pre-tokenizer ------------------------------------------------------ */
 
 /* Cuts the probe; the pieces lie one after the other in *out, each followed by a zero byte. */
 static sy_status cut(struct maker *m, const struct sy_tokenizer *t, struct sy_buf *out)
@@ -319,8 +331,7 @@ static sy_status try_bytes(struct maker *m, size_t n_row, bool *yes)
     return st || !merged ? st : same(m, yes);
 }
 
-/* ---- together ------------------------------------------------------------------------------------------------------
- */
+/* ---- together ------------------------------------------------------------------------------------------- */
 
 /* What ends an answer: the tokenizer's token, then what the generation's config has more. */
 static void put_ends(struct maker *m)
@@ -333,7 +344,9 @@ static void put_ends(struct maker *m)
         int64_t id = sy_json_int(sy_json_is_array(ends) ? sy_json_at(ends, i) : ends, -1);
         if (id < 0 || id == m->out->eos || id == m->out->eot || id == m->out->eom) continue;
         if (at < SY_COUNT(slot)) *slot[at++] = id;
-        else sy_log_at(m->env, SY_LOG_WARN, "a GGUF names three ends of an answer: token %lld is left out", (long long)id);
+        else
+            sy_log_at(m->env, SY_LOG_WARN, "a GGUF names three ends of an answer: token %lld is left out",
+                      (long long)id);
     }
 }
 
@@ -343,8 +356,8 @@ static sy_status make(struct maker *m)
     size_t n_row = embed ? (size_t)embed->dim[0] : (size_t)m->t->vocab.n;
     struct sy_gguf_vocab *g = m->out;
     if (n_row < (size_t)m->t->vocab.n || n_row > TOKEN_ID_MAX)
-        return sy_fail(m->err, SY_ENOSUP, "tokenizer.json has ids up to %d, the embedding only %zu rows", m->t->vocab.n,
-                       n_row);
+        return sy_fail(m->err, SY_ENOSUP, "tokenizer.json has ids up to %d, the embedding only %zu rows",
+                       m->t->vocab.n, n_row);
     g->bos = m->t->bos >= 0 ? m->t->bos : m->t->n_head == 1 ? m->t->head[0] : -1;
     g->eos = m->t->eos;
     g->pad = m->t->pad;
