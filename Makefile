@@ -146,8 +146,8 @@ unit  = $(patsubst test/unit/%.c,$(1)/test/unit/%,$(2))
 SAN_ENV := ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
            TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 
-.PHONY: test-programs check check-unit check-e2e check-pjrt check-san check-tsan check-alloc check-clang check-generic check-arm \
-        check-docs fuzz fuzz-programs tidy
+.PHONY: test-programs check check-unit check-e2e check-pjrt check-san check-tsan check-alloc check-clang \
+        check-generic check-arm check-docs fuzz fuzz-programs tidy
 test-programs: $(O)/systole $(UNIT_BIN)
 check:
 	@sh tools/packages.sh check --install

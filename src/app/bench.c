@@ -43,9 +43,8 @@ static const struct mode modes[] = {
      " model input-len output-len batch sweep-input sweep-threads repeat svg scheduling mixed shapes random-range "
      "num-prompts seed json price chips "
      "backend threads"
-     " block-size max-batched-tokens kv-dtype compute kv-memory draft-max draft-model state-dtype tp ep dp-attention "
-     "pp "
-     "afd ",
+     " block-size max-batched-tokens kv-dtype compute kv-memory draft-max draft-model state-dtype "
+     "attention-accumulate tp ep dp-attention pp afd ",
      sy_bench_offline},
     {"replay", " model trace ",
      " model trace json scheduling ctx-size backend threads block-size max-seqs max-batched-tokens kv-dtype compute "

@@ -6,6 +6,7 @@
 
 static const char *const computes[] = {"bf16", "f32", NULL};
 static const char *const kv_dtypes[] = {"f32", "bf16", "f16", NULL};
+static const char *const accumulates[] = {"f32", "bf16", NULL};
 static const struct sy_flag flags[] = {
     {.name = "model",
      .letter = 'm',
@@ -63,6 +64,11 @@ static const struct sy_flag flags[] = {
      .choices = computes,
      .otherwise = "bf16",
      .help = "operands of the matrix products"},
+    {.name = "attention-accumulate",
+     .kind = SY_FLAG_CHOICE,
+     .choices = accumulates,
+     .otherwise = "f32",
+     .help = "type of attention's scores and sums"},
     {.name = "bucket",
      .kind = SY_FLAG_TEXTS,
      .arg = "TOKENSxSEQUENCES",

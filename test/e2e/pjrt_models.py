@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
 """Every kind of layer on XLA's CPU plugin: models with states, latents, indexers, sinks and chunks against their references or
 the cpu backend; a hybrid's snapshots and guesses. PJRT_EVERY=1: all golden models and sequences (make check-pjrt)."""
+import glob
+import json
 import os
+import re
+import shutil
 import tempfile
 
 import pjrt
 from golden import SEQUENCES
 from pjrt import FLAGS, HOME, answers, backend, check_case, logits, random_model, worst
-from support import lib, server
+from support import lib, plugins, server
 
 EVERY = bool(os.environ.get("PJRT_EVERY"))
 # One for each op that few models use: the gated delta rule and convolutions, latents and the indexer, sinks, keys of another
@@ -30,6 +34,51 @@ for name in ONE_EACH + (MORE if EVERY else ()):
     model_test("models", name, SEQUENCES if EVERY else SEQUENCES[2:])
 for name in QUANT:
     model_test("quant", name, SEQUENCES if EVERY else SEQUENCES[2:3])
+
+
+def alike(case, relative=2e-4):
+    """The plugin's logits are the cpu backend's."""
+    ids = [(11 * i + i // 7) % 128 for i in range(40)]
+    want, got = logits(case, ids, [])[1], logits(case, ids, backend())[1]
+    assert worst(got, want) <= relative * max(map(abs, want)), (worst(got, want), max(map(abs, want)))
+
+
+def test_sixteen_numbers():
+    """Codes that choose among 16 numbers: a block of iq4_nl is one of q4_0 read in another way."""
+    with tempfile.TemporaryDirectory() as d:
+        with open("test/golden/quant/gguf_llama_q4_0/model.gguf", "rb") as f:
+            raw = bytearray(f.read())
+        found = 0
+        for m in re.finditer(rb"blk\.\d+\.\w+\.weight", bytes(raw)):
+            n_dim = int.from_bytes(raw[m.end() : m.end() + 4], "little")
+            at = m.end() + 4 + 8 * n_dim
+            if raw[at : at + 4] == bytes((2, 0, 0, 0)):
+                raw[at] = 20
+                found += 1
+        assert found > 6, found
+        with open(d + "/model.gguf", "wb") as f:
+            f.write(raw)
+        alike(d + "/model.gguf")
+
+
+def test_wide_floats():
+    """e5m2 in the place of e4m3, but for its infinities."""
+    with tempfile.TemporaryDirectory() as d:
+        shutil.copytree("test/golden/quant/qwen3_fp8", d, dirs_exist_ok=True)
+        path = glob.glob(d + "/model*.safetensors")[0]
+        with open(path, "rb") as f:
+            raw = bytearray(f.read())
+        n = 8 + int.from_bytes(raw[:8], "little")
+        finite = bytes(b & 0xBB if b & 0x7C == 0x7C else b for b in range(256))
+        for t in json.loads(raw[8:n]).values():
+            if t.get("dtype") == "F8_E4M3":
+                lo, hi = (n + x for x in t["data_offsets"])
+                raw[lo:hi] = raw[lo:hi].translate(finite)
+        raw[8:n] = raw[8:n].replace(b"F8_E4M3", b"F8_E5M2")
+        with open(path, "wb") as f:
+            f.write(raw)
+        alike(d)
+
 
 COMMON = {"vocab_size": 128, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
           "num_key_value_heads": 2, "head_dim": 16, "hidden_act": "silu", "max_position_embeddings": 256, "rms_norm_eps": 1e-5,
@@ -115,6 +164,15 @@ def test_snapshots():
         assert answers(s, ASKS[:4]) == want[:4]
         m = s.idle()
     assert m["vllm:prefix_cache_hits_total"] > 0 and m["systole_compiles_total"] == 0, m
+
+
+def test_compile():
+    """libtpu takes what is written for them: triangular solves, the best of a row, small floats made of integers."""
+    flags = ["--target", "v5e-1", "--plugin", plugins.file(plugins.TPU), "--ctx-size", 256, "--max-seqs", 4, "--max-batched-tokens",
+             64, "--json"]
+    for case in ("models/qwen3_5", "models/deepseek_v32", "quant/gpt_oss_mxfp4", "quant/qwen3_fp8"):
+        r = json.loads(lib.ok("compile", "-m", "test/golden/" + case, *flags, "--bucket", "4x4", "--bucket", "64x4", timeout=280))
+        assert len(r["buckets"]) == 2 and all(b["estimated_cycles"] > 100 for b in r["buckets"]), (case, r)
 
 
 if __name__ == "__main__":

@@ -106,6 +106,7 @@ static sy_status find_sizes(struct aot_job *j, struct sy_err *err)
     if (st) return st;
     j->opt.compute = sy_arg_choice(a, "compute") == 0 ? SY_COMPUTE_BF16 : SY_COMPUTE_F32;
     j->opt.kv_dtype = kv[sy_arg_choice(a, "kv-dtype")];
+    j->opt.attend_bf16 = sy_arg_choice(a, "attention-accumulate") == 1;
     j->opt.cache = (struct sy_cache_dim){j->plan.block_len, 1, 1};
     st = aot_graph(j, j->max, &g, err);
     if (!st) st = sy_aot_state_bytes(g, &j->opt, true, &block, err);

@@ -17,6 +17,7 @@ static sy_status lower_opt(const struct sy_aot_opt *o, struct pj_lower_opt *out,
     *out = (struct pj_lower_opt){.compute = o->compute,
                                  .kv_elem = elem[o->kv_dtype],
                                  .state_elem = PJ_F32,
+                                 .attend_bf16 = o->attend_bf16,
                                  .cache = o->cache,
                                  .kernels = o->kernels,
                                  .n_rank = sy_shard_ranks(&o->shard)};

@@ -36,6 +36,7 @@ struct sy_aot_program { /* text of a bucket and what it holds, before any compil
 struct sy_aot_opt {
     enum sy_compute compute;
     enum sy_kv_dtype kv_dtype;
+    bool attend_bf16;
     const struct sy_quant *assume; /* format of the matrices when there is no checkpoint */
     struct sy_cache_dim cache;
     unsigned kernels; /* hand-written ones for TPUs, see mosaic/: of enum sy_kernels */
