@@ -146,10 +146,16 @@ struct sy_rank_dim {
     int32_t n, stride, at;
 };
 /* How ranks share a weight, see shard.h. Rank r holds share r % period - first of n, and zeros where that is none of
- * them; unit rows stay together. n 0: every rank holds all of it. stage: ranks of a stage, for which names are joined
- * by '|'; 0: one name. */
+ * them. Rows (a vector's columns) lie in parts, of each of which a rank has some, side by side; unit rows of a part
+ * stay together (a head). n_part 0: one part, of single rows. n 0: every rank holds all of it. stage: ranks of a
+ * stage, for which names are joined by '|'; 0: one name. */
+enum { SY_SHARE_PARTS = 8 };
+struct sy_share_part {
+    int32_t rows, unit;
+};
 struct sy_share {
-    int32_t n, unit, first, period, stage;
+    int32_t n, first, period, stage, n_part;
+    struct sy_share_part part[SY_SHARE_PARTS];
 };
 static inline int32_t sy_share_of(const struct sy_share *s, int32_t rank) /* -1: none */
 {

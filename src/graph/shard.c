@@ -1,22 +1,10 @@
-#include "graph/shard.h"
-
+/* shard.c - the pass: each node of the whole graph again, as the rank has it. */
 #include <stdio.h>
 #include <string.h>
 
+#include "graph/shard_int.h"
+
 enum { EVERY = -1 }; /* in place of a stage: all ranks have the value */
-struct pass {
-    struct sy_graph *g; /* the rank's */
-    const struct sy_node *node;
-    uint32_t n_node;
-    struct sy_shard s;
-    int32_t n_rank, per_stage, n_layer; /* ranks, those of a stage, layers of a stage */
-    int32_t stage;                      /* of the node at hand; EVERY before the layers, n_stage behind them */
-    sy_val *val;                        /* by node of the whole graph */
-    int32_t *cut;                       /* its columns are in so many parts, of which a rank has one; 0: whole */
-    int32_t *from;                      /* the first rank that has one */
-    int32_t *lo;                        /* of a PART of cut columns: where they begin in the rank's */
-    int32_t *at;                        /* the stage whose ranks have the value */
-};
 enum side { ATTENTION, FEED_FORWARD, HEAD };
 
 static int32_t one_at_least(int32_t n) { return n > 1 ? n : 1; }
@@ -26,32 +14,31 @@ int32_t sy_shard_ranks(const struct sy_shard *s)
 }
 int32_t sy_shard_groups(const struct sy_shard *s) { return one_at_least(s->n_dp); }
 
-int64_t sy_shard_rows(int64_t rows, int32_t n_rank, int32_t unit)
-{
-    int64_t each = rows / n_rank;
-    return each > unit ? each : unit;
-}
-
-int64_t sy_shard_first(int64_t rows, int32_t n_rank, int32_t unit, int32_t rank)
-{
-    int64_t each = sy_shard_rows(rows, n_rank, unit), shares = rows / each;
-    return rank * shares / n_rank * each;
-}
-
 static const struct sy_node *operand(const struct pass *p, const struct sy_node *n, int k)
 {
     return &p->node[n->in[k].id];
 }
 
 /* How a side's weights are shared. */
-static struct sy_share share_of(const struct pass *p, enum side side, int32_t unit)
+static struct sy_share share_of(const struct pass *p, enum side side)
 {
     bool split = p->s.n_ffn > 0;
     int32_t n = split && side == FEED_FORWARD ? p->s.n_ffn : split && side == HEAD ? p->n_rank : p->s.n_tp;
     return (struct sy_share){.n = n > 1 || split ? n : 0,
-                             .unit = unit,
                              .first = split && side == FEED_FORWARD ? p->s.n_tp : 0,
                              .period = split ? p->n_rank : p->s.n_tp};
+}
+
+/* Columns that lie as value id's do; each of them stands for `times` of the weight's. */
+static struct sy_share share_like(const struct pass *p, uint32_t id, int32_t times)
+{
+    const struct lay *l = &p->lay[id];
+    struct sy_share s = {.n = p->cut[id], .first = p->from[id], .period = p->s.n_ffn > 0 ? p->n_rank : p->s.n_tp};
+    if (l->n == 1 && l->part[0].unit == 1) return s;
+    s.n_part = l->n;
+    for (int32_t i = 0; i < l->n; i++)
+        s.part[i] = (struct sy_share_part){l->part[i].rows * times, l->part[i].unit * times};
+    return s;
 }
 
 /* The ranks whose sums are one value. */
@@ -60,91 +47,21 @@ static struct sy_rank_dim sharers(const struct pass *p)
     return (struct sy_rank_dim){.n = p->s.n_ffn > 0 ? p->n_rank : p->s.n_tp, .stride = 1};
 }
 
-/* Rows can be given to ranks: evenly, or (fewer units than ranks) each to as many ranks. */
-static bool divides(int64_t rows, int32_t n, int32_t unit)
-{
-    int64_t each = sy_shard_rows(rows, n, unit);
-    return rows % each == 0 && each % unit == 0 && n % (rows / each) == 0 && (rows / each == n || each == unit);
-}
-
-/* The PART that an operand of attention comes from, through ops that keep its columns. */
-static uint32_t part_of(const struct pass *p, uint32_t id)
-{
-    while (id && p->node[id].op != SY_OP_PART)
-        id = p->node[id].op == SY_OP_NORM || p->node[id].op == SY_OP_ROPE ? p->node[id].in[0].id : 0;
-    return id;
-}
-
-/* The attention that reads LINEAR id; NULL: none does. */
-static const struct sy_attn_dim *reader_of(const struct pass *p, uint32_t id)
-{
-    for (uint32_t i = id + 1; i < p->n_node; i++) {
-        const struct sy_node *n = &p->node[i];
-        for (int k = 0; n->op == SY_OP_ATTEND && k < 3; k++) {
-            uint32_t part = part_of(p, n->in[k].id);
-            if (part && p->node[part].in[0].id == id) return &n->attr.attn;
-        }
-    }
-    return NULL;
-}
-
-/* Columns of LINEAR id that must stay together: a head, where attention reads them. */
-static int32_t unit_of(const struct pass *p, uint32_t id)
-{
-    const struct sy_attn_dim *d = reader_of(p, id);
-    return d ? d->d_key : 1;
-}
-
-/* KV heads may be held by several ranks, others may not. */
-static bool heads_divide(const struct pass *p, uint32_t id, int32_t n)
-{
-    const struct sy_attn_dim *d = reader_of(p, id);
-    return !d || d->n_head % n == 0;
-}
-
-/* True where attention reads what LINEAR id gives, or gives what it reads. */
+/* Layers that mix tokens: what such an op reads or has given. */
 static bool is_attention(const struct pass *p, uint32_t id)
 {
     uint32_t from = p->node[id].in[0].id;
-    while (from && p->node[from].op != SY_OP_LINEAR && p->node[from].op != SY_OP_ATTEND &&
-           p->node[from].op != SY_OP_EMBED && p->node[from].layer == p->node[id].layer)
-        from = p->node[from].op == SY_OP_ADD ? 0 : p->node[from].in[0].id;
-    return (from && p->node[from].op == SY_OP_ATTEND && p->node[from].layer == p->node[id].layer) ||
-           unit_of(p, id) > 1;
+    for (; from && p->node[from].layer == p->node[id].layer; from = p->node[from].in[0].id) {
+        enum sy_op op = p->node[from].op;
+        if (op == SY_OP_ATTEND || op == SY_OP_SCAN || op == SY_OP_CONV) return true;
+        if (op == SY_OP_LINEAR || op == SY_OP_EMBED || op == SY_OP_ADD) break;
+    }
+    return shard_is_read_by_heads(p, id);
 }
 
 static enum side side_of(const struct pass *p, uint32_t id)
 {
     return p->node[id].layer < 0 ? HEAD : is_attention(p, id) ? ATTENTION : FEED_FORWARD;
-}
-
-/* Places the PARTs of LINEAR id side by side in the columns of one of n; returns how many columns those are, 0:
- * cannot.
- */
-static int64_t place_parts(struct pass *p, uint32_t id, int32_t n_share, int32_t unit)
-{
-    const struct sy_node *n = &p->node[id];
-    int64_t at = 0, done = 0;
-    bool any = false;
-    while (done < n->dim[1]) {
-        uint32_t found = 0;
-        for (uint32_t i = id + 1; i < p->n_node && !found; i++) {
-            const struct sy_node *m = &p->node[i];
-            if (m->op == SY_OP_PART && m->in[0].id == id && m->attr.part.lo == done) found = i;
-        }
-        if (!found) break;
-        int64_t rows = p->node[found].dim[1];
-        if (!divides(rows, n_share, unit)) return 0;
-        for (uint32_t i = found; i < p->n_node; i++)
-            if (p->node[i].op == SY_OP_PART && p->node[i].in[0].id == id && p->node[i].attr.part.lo == done)
-                p->lo[i] = (int32_t)at;
-        at += sy_shard_rows(rows, n_share, unit);
-        done += rows;
-        any = true;
-    }
-    if (!any) return divides(n->dim[1], n_share, 1) ? n->dim[1] / n_share : 0;
-    bool joined = strchr(operand(p, n, 1)->name, '{') != NULL;
-    return done == n->dim[1] && joined ? at : 0;
 }
 
 /* ---- stages ------------------------------------------------------------------------------------------------------
@@ -187,9 +104,15 @@ static sy_val weight(struct pass *p, sy_val v, int64_t rows, int64_t cols, struc
     char names[NAMES_MAX];
     if (!v.id) return SY_NONE;
     const struct sy_node *n = &p->node[v.id];
-    if (p->s.n_stage <= 1 || n->layer < 0) return sy_weight_rank(p->g, n, n->name, rows, cols, share);
-    share.stage = p->per_stage;
-    return stage_names(p, v.id, names) ? sy_weight_rank(p->g, n, names, rows, cols, share) : SY_NONE;
+    bool staged = p->s.n_stage > 1 && n->layer >= 0;
+    share.stage = staged ? p->per_stage : 0;
+    if (staged && !stage_names(p, v.id, names)) return SY_NONE;
+    sy_val w = sy_weight_rank(p->g, n, staged ? names : n->name, rows, cols, share);
+    uint32_t n_node;
+    const struct sy_node *got = sy_graph_nodes(p->g, &n_node) + w.id;
+    if (w.id && (got->dim[0] != rows || got->dim[1] != cols))
+        sy_graph_refuse(p->g, SY_ENOSUP, "'%s' is read in two ways, which ranks would share unlike", n->name);
+    return w;
 }
 
 static sy_val whole_weight(struct pass *p, sy_val v)
@@ -216,12 +139,20 @@ static void set_cut(struct pass *p, const struct sy_node *n, sy_val as)
 {
     p->cut[n - p->node] = p->cut[as.id];
     p->from[n - p->node] = p->from[as.id];
+    p->lay[n - p->node] = p->lay[as.id];
+}
+
+/* The same ranks have the value, as heads of so many columns. */
+static void set_cut_heads(struct pass *p, const struct sy_node *n, sy_val as, int32_t unit)
+{
+    set_cut(p, n, as);
+    p->lay[n - p->node] = (struct lay){1, {{(int32_t)n->dim[1], unit}}};
 }
 
 /* Tables whose rows are ids are given to ranks by rows, where they divide evenly. */
 static bool shares_table(const struct pass *p, uint32_t table)
 {
-    int32_t n = share_of(p, HEAD, 1).n;
+    int32_t n = share_of(p, HEAD).n;
     bool is_table = false;
     for (uint32_t i = 1; i < p->n_node && !is_table; i++)
         is_table = p->node[i].op == SY_OP_EMBED && p->node[i].in[0].id == table;
@@ -231,60 +162,78 @@ static bool shares_table(const struct pass *p, uint32_t table)
 static sy_val embed(struct pass *p, const struct sy_node *n)
 {
     const struct sy_node *table = operand(p, n, 0);
-    struct sy_share share = share_of(p, HEAD, 1);
+    struct sy_share share = share_of(p, HEAD);
     sy_val ids = value(p, n->in[1]);
     if (!shares_table(p, n->in[0].id)) return sy_embed(p->g, whole_weight(p, n->in[0]), ids);
     sy_val w = weight(p, n->in[0], table->dim[0] / share.n, table->dim[1], share);
     return sy_rank_sum(p->g, sy_embed(p->g, w, ids), sharers(p));
 }
 
-static sy_val linear(struct pass *p, uint32_t id)
-{
-    const struct sy_node *n = &p->node[id], *w = operand(p, n, 1);
-    sy_val x = value(p, n->in[0]), bias = n->in[2];
-    enum side side = side_of(p, id);
-    int32_t cut = p->cut[n->in[0].id], unit = unit_of(p, id);
-    struct sy_share share = share_of(p, side, unit);
-    if (w->attr.weight.split == SY_BY_IN && cut) {
-        share.unit = 1;
-        sy_val y = sy_linear(p->g, x, weight(p, n->in[1], w->dim[0], w->dim[1] / cut, share), SY_NONE);
-        y = sy_rank_sum(p->g, y, sharers(p));
-        return bias.id ? sy_add(p->g, y, whole_weight(p, bias)) : y;
-    }
-    if (cut) {
-        sy_graph_refuse(p->g, SY_ENOSUP, "'%s' cannot be given to %d ranks: its operand is split", w->name, cut);
-        return SY_NONE;
-    }
-    bool by_out = w->attr.weight.split == SY_BY_OUT || shares_table(p, n->in[1].id);
-    int64_t cols = by_out && share.n > 0 && heads_divide(p, id, share.n) ? place_parts(p, id, share.n, unit) : 0;
-    if (cols == 0) return sy_linear(p->g, x, whole_weight(p, n->in[1]), bias.id ? whole_weight(p, bias) : SY_NONE);
-    p->cut[id] = share.n;
-    p->from[id] = share.first;
-    return sy_linear(p->g, x, weight(p, n->in[1], cols, w->dim[1], share), weight(p, bias, 1, cols, share));
-}
-
 /* How many columns of a value of the whole graph the rank has. */
-static int64_t columns(const struct pass *p, sy_val v)
+static int32_t columns(const struct pass *p, sy_val v)
 {
-    uint32_t n;
-    return sy_graph_nodes(p->g, &n)[p->val[v.id].id].dim[1];
+    return p->cut[v.id] ? shard_columns(&p->lay[v.id], p->cut[v.id]) : (int32_t)p->node[v.id].dim[1];
 }
 
 /* The value whole on every rank. */
 static sy_val joined(struct pass *p, sy_val v)
 {
-    sy_val x = value(p, v);
-    int32_t cut = p->cut[v.id], from = p->from[v.id];
+    sy_val x = value(p, v), all = SY_NONE;
+    int32_t cut = p->cut[v.id], from = p->from[v.id], at = 0;
     if (!cut) return x;
-    int64_t cols = columns(p, v);
-    if (cols * cut != p->node[v.id].dim[1])
+    const struct lay *l = &p->lay[v.id];
+    if (columns(p, v) * (int64_t)cut != p->node[v.id].dim[1]) {
         sy_graph_refuse(p->g, SY_ENOSUP, "%d ranks hold the same KV heads, which a norm over all heads cannot have",
                         cut);
-    x = sy_rank_join(p->g, x, sharers(p));
-    return cut == sharers(p).n ? x : sy_part(p->g, x, (int32_t)(from * cols), (int32_t)((from + cut) * cols));
+        return SY_NONE;
+    }
+    for (int32_t i = 0; i < l->n; i++) {
+        int32_t n = shard_part_columns(l->part[i], cut);
+        sy_val y = l->n > 1 ? sy_part(p->g, x, at, at + n) : x;
+        y = sy_rank_join(p->g, y, sharers(p));
+        if (cut != sharers(p).n) y = sy_part(p->g, y, from * n, (from + cut) * n);
+        all = i ? sy_join(p->g, all, y) : y;
+        at += n;
+    }
+    return all;
 }
 
-/* The state of an ATTEND: that of the first stage's layer in its place, since a rank has but its own stage's. */
+/* A product over columns of which a rank has its share, summed over ranks. */
+static sy_val linear_by_in(struct pass *p, const struct sy_node *n)
+{
+    const struct sy_node *w = operand(p, n, 1);
+    int32_t cut = p->cut[n->in[0].id];
+    sy_val x = value(p, n->in[0]),
+           own = weight(p, n->in[1], w->dim[0], w->dim[1] / cut, share_like(p, n->in[0].id, 1));
+    x = sy_rank_sum(p->g, sy_linear(p->g, x, own, SY_NONE), sharers(p));
+    return n->in[2].id ? sy_add(p->g, x, whole_weight(p, n->in[2])) : x;
+}
+
+/* The rank's columns are those of its number among equal shares. */
+static bool is_even(const struct pass *p, sy_val v)
+{
+    int32_t cut = p->cut[v.id];
+    return cut && p->lay[v.id].n == 1 && (int64_t)columns(p, v) * cut == p->node[v.id].dim[1];
+}
+
+static sy_val linear(struct pass *p, uint32_t id)
+{
+    const struct sy_node *n = &p->node[id], *w = operand(p, n, 1);
+    sy_val bias = n->in[2];
+    struct sy_share share = share_of(p, side_of(p, id));
+    if (w->attr.weight.split == SY_BY_IN && is_even(p, n->in[0])) return linear_by_in(p, n);
+    sy_val x = joined(p, n->in[0]);
+    bool by_out = w->attr.weight.split == SY_BY_OUT || shares_table(p, n->in[1].id);
+    if (!by_out || share.n == 0 || !shard_lay_out(p, id, share.n, &p->lay[id]))
+        return sy_linear(p->g, x, whole_weight(p, n->in[1]), bias.id ? whole_weight(p, bias) : SY_NONE);
+    p->cut[id] = share.n;
+    p->from[id] = share.first;
+    share = share_like(p, id, 1);
+    int64_t cols = columns(p, (sy_val){id});
+    return sy_linear(p->g, x, weight(p, n->in[1], cols, w->dim[1], share), weight(p, bias, 1, cols, share));
+}
+
+/* The state of a node: that of the first stage's layer in its place, since a rank has but its own stage's. */
 static sy_val state_of(struct pass *p, uint32_t id, struct sy_state_spec spec)
 {
     uint32_t first = p->s.n_stage > 1 ? counterpart(p, id, 0) : id;
@@ -293,68 +242,184 @@ static sy_val state_of(struct pass *p, uint32_t id, struct sy_state_spec spec)
     return p->val[first];
 }
 
+/* Ranks of other stages would write theirs. */
+static bool refuses_stages(struct pass *p, const struct sy_node *n)
+{
+    if (p->s.n_stage > 1)
+        sy_graph_refuse(p->g, SY_ENOSUP, "the op %s cannot be given to %d stages", sy_op_name(n->op), p->s.n_stage);
+    return p->s.n_stage > 1;
+}
+
+/* Operands k of n (those that are not weights) are shared by as many ranks; else all ranks have them whole. */
+static bool cut_alike(const struct pass *p, const struct sy_node *n, int lo, int hi)
+{
+    for (int k = lo + 1; k < hi; k++)
+        if (n->in[k].id && p->cut[n->in[k].id] != p->cut[n->in[lo].id]) return false;
+    return p->cut[n->in[lo].id] > 0;
+}
+
+static sy_val own_or_whole(struct pass *p, sy_val v, bool own)
+{
+    return !v.id ? SY_NONE : own ? value(p, v) : joined(p, v);
+}
+
+/* Queries' heads are shared; keys' too, but for one that all heads read and every rank has. */
 static sy_val attend(struct pass *p, const struct sy_node *n)
 {
     struct sy_attn_dim d = n->attr.attn;
-    int32_t cut = p->cut[n->in[0].id];
-    if (cut != p->cut[n->in[1].id] || cut != p->cut[n->in[2].id]) {
-        sy_graph_refuse(p->g, SY_ENOSUP, "%d heads and %d KV heads cannot be given to %d ranks", d.n_head, d.n_kv,
-                        p->s.n_tp);
-        return SY_NONE;
-    }
-    if (!n->in[1].id || n->in[4].id || n->in[5].id || n->in[6].id) {
+    uint32_t state = n->in[3].id;
+    bool shared = d.shared && d.n_kv == 1 && !p->cut[n->in[1].id];
+    bool own = n->in[1].id ? cut_alike(p, n, 0, shared ? 1 : 3) : p->cut[n->in[0].id] > 0;
+    int32_t cut = own ? p->cut[n->in[0].id] : 0;
+    if (n->in[6].id || (!n->in[1].id && (p->cut[state] != cut || p->s.n_stage > 1))) {
         sy_graph_refuse(p->g, SY_ENOSUP, "attention %s cannot be given to %d ranks",
-                        n->in[4].id   ? "with sinks"
-                        : n->in[5].id ? "to chosen keys"
-                        : n->in[6].id ? "to kept keys"
-                                      : "on another layer's keys",
-                        p->n_rank);
+                        n->in[6].id ? "to kept keys" : "on another layer's keys", p->n_rank);
         return SY_NONE;
     }
     struct sy_state_spec spec = operand(p, n, 3)->attr.state;
+    sy_val sinks = n->in[4].id && !cut ? whole_weight(p, n->in[4]) : SY_NONE;
     if (cut) {
         d.n_head /= cut;
-        d.n_kv = d.n_kv > cut ? d.n_kv / cut : 1;
-        spec.elems = (int64_t)d.n_kv * (d.d_key + d.d_val);
+        d.n_kv = shared ? 1 : d.n_kv > cut ? d.n_kv / cut : 1;
+        spec.elems = (int64_t)d.n_kv * (d.d_key + (d.shared ? 0 : d.d_val));
+        set_cut_heads(p, n, n->in[0], d.d_val);
+        struct sy_share share = share_of(p, ATTENTION);
+        if (n->in[4].id) sinks = weight(p, n->in[4], 1, d.n_head, share);
     }
+    if (n->in[1].id) p->cut[state] = cut;
     if (p->s.n_stage > 1) {
         d.stage_ranks = p->per_stage;
         d.stage = p->stage;
     }
+    sy_val q = own_or_whole(p, n->in[0], own), k = own_or_whole(p, n->in[1], own && !shared);
+    sy_val v = own_or_whole(p, n->in[2], own), kv = state_of(p, state, spec);
+    if (n->in[5].id) return sy_attend_chosen(p->g, q, k, value(p, n->in[5]), kv, d);
+    return sy_attend_sinks(p->g, q, k, v, kv, sinks, d);
+}
+
+/* Keys are chosen by every rank, for all heads. */
+static sy_val chosen_keys(struct pass *p, const struct sy_node *n)
+{
+    if (refuses_stages(p, n)) return SY_NONE;
+    sy_val q = joined(p, n->in[0]), k = joined(p, n->in[1]), w = joined(p, n->in[2]);
+    return sy_index(p->g, q, k, w, state_of(p, n->in[3].id, operand(p, n, 3)->attr.state), n->attr.index);
+}
+
+static sy_val heads(struct pass *p, const struct sy_node *n)
+{
+    struct sy_heads_dim d = n->attr.heads;
+    const struct sy_node *w = operand(p, n, 1);
+    int32_t cut = p->cut[n->in[0].id];
+    if (!cut || !is_even(p, n->in[0]) || d.n_head % cut)
+        return sy_heads(p->g, joined(p, n->in[0]), whole_weight(p, n->in[1]), d);
+    set_cut_heads(p, n, n->in[0], (int32_t)n->dim[1] / d.n_head);
+    struct sy_share share = share_like(p, n->in[0].id, 1);
+    share.n_part = 1;
+    share.part[0] = (struct sy_share_part){(int32_t)w->dim[0], d.w_rows};
+    d.n_head /= cut;
+    return sy_heads(p->g, value(p, n->in[0]), weight(p, n->in[1], w->dim[0] / cut, w->dim[1], share), d);
+}
+
+static sy_val conv(struct pass *p, const struct sy_node *n)
+{
+    if (refuses_stages(p, n)) return SY_NONE;
+    struct sy_state_spec spec = operand(p, n, 3)->attr.state;
+    int32_t taps = (int32_t)(operand(p, n, 1)->dim[1] / n->dim[1]), own = columns(p, n->in[0]);
+    spec.elems = spec.elems / n->dim[1] * own;
     set_cut(p, n, n->in[0]);
-    sy_val q = value(p, n->in[0]), k = value(p, n->in[1]), v = n->in[2].id ? value(p, n->in[2]) : SY_NONE;
-    return sy_attend(p->g, q, k, v, state_of(p, n->in[3].id, spec), d);
+    bool cut = p->cut[n->in[0].id] > 0;
+    sy_val w = cut ? weight(p, n->in[1], 1, (int64_t)own * taps, share_like(p, n->in[0].id, taps))
+                   : whole_weight(p, n->in[1]);
+    sy_val bias = !n->in[2].id ? SY_NONE
+                  : cut        ? weight(p, n->in[2], 1, own, share_like(p, n->in[0].id, 1))
+                               : whole_weight(p, n->in[2]);
+    return sy_conv(p->g, value(p, n->in[0]), w, bias, state_of(p, n->in[3].id, spec));
+}
+
+static sy_val scan(struct pass *p, const struct sy_node *n)
+{
+    if (refuses_stages(p, n)) return SY_NONE;
+    struct sy_scan_dim d = n->attr.scan;
+    struct sy_state_spec spec = operand(p, n, 5)->attr.state;
+    bool own = cut_alike(p, n, 0, 5);
+    int32_t cut = p->cut[n->in[0].id];
+    if (own) {
+        d.n_key = d.n_key > cut ? d.n_key / cut : 1;
+        d.n_val /= cut;
+        spec.elems /= cut;
+        set_cut_heads(p, n, n->in[2], d.d_val);
+    }
+    sy_val v[5];
+    for (int k = 0; k < 5; k++) v[k] = own_or_whole(p, n->in[k], own);
+    return sy_scan(p->g, v[0], v[1], v[2], v[3], v[4], state_of(p, n->in[5].id, spec), d);
+}
+
+/* Whole runs of every part are the rank's. */
+static bool has_runs(const struct pass *p, sy_val v, int32_t d)
+{
+    const struct lay *l = &p->lay[v.id];
+    int32_t cut = p->cut[v.id];
+    for (int32_t i = 0; cut && i < l->n; i++)
+        if (shard_part_columns(l->part[i], cut) % d) return false;
+    return true;
 }
 
 static sy_val norm(struct pass *p, const struct sy_node *n)
 {
-    bool over_all = columns(p, n->in[0]) % n->attr.norm.d != 0; /* the rank has not all of a run */
-    sy_val x = over_all ? joined(p, n->in[0]) : value(p, n->in[0]);
-    if (!over_all) set_cut(p, n, n->in[0]);
+    bool own = has_runs(p, n->in[0], n->attr.norm.d);
+    sy_val x = own_or_whole(p, n->in[0], own);
+    if (own) set_cut(p, n, n->in[0]);
     if (n->attr.norm.centred) return sy_norm_centred(p->g, x, whole_weight(p, n->in[1]), n->attr.norm.eps);
     if (!n->in[1].id) return sy_norm_unit(p->g, x, n->attr.norm.d, n->attr.norm.eps);
     return sy_norm(p->g, x, whole_weight(p, n->in[1]), n->attr.norm.eps);
 }
 
+/* Ranks have the same columns of both. */
+static bool lie_alike(const struct pass *p, sy_val a, sy_val b)
+{
+    const struct lay *x = &p->lay[a.id], *y = &p->lay[b.id];
+    int32_t cut = p->cut[a.id];
+    if (cut != p->cut[b.id] || (cut && x->n != y->n)) return false;
+    for (int32_t i = 0; cut && i < x->n; i++)
+        if (x->part[i].rows != y->part[i].rows ||
+            shard_part_columns(x->part[i], cut) != shard_part_columns(y->part[i], cut))
+            return false;
+    return true;
+}
+
 /* Both operands of an elementwise op cut alike. */
 static void pair(struct pass *p, const struct sy_node *n, sy_val *a, sy_val *b)
 {
-    bool is_weight = operand(p, n, 1)->op == SY_OP_WEIGHT;
-    bool alike = !is_weight && p->cut[n->in[0].id] == p->cut[n->in[1].id];
-    *a = alike ? value(p, n->in[0]) : joined(p, n->in[0]);
-    *b = is_weight ? whole_weight(p, n->in[1]) : alike ? value(p, n->in[1]) : joined(p, n->in[1]);
-    if (alike) set_cut(p, n, n->in[0]);
+    const struct sy_node *second = operand(p, n, 1);
+    bool is_weight = second->op == SY_OP_WEIGHT, fits = is_weight && second->dim[1] == n->dim[1];
+    bool own = is_weight ? fits : lie_alike(p, n->in[0], n->in[1]);
+    *a = own_or_whole(p, n->in[0], own);
+    if (own) set_cut(p, n, n->in[0]);
+    if (!is_weight) *b = own_or_whole(p, n->in[1], own);
+    else if (!own || !p->cut[n->in[0].id]) *b = whole_weight(p, n->in[1]);
+    else *b = weight(p, n->in[1], 1, columns(p, n->in[0]), share_like(p, n->in[0].id, 1));
 }
 
-static sy_val part(struct pass *p, uint32_t id)
+/* Columns of a value that is cut: whole parts of it. */
+static sy_val part(struct pass *p, const struct sy_node *n)
 {
-    const struct sy_node *n = &p->node[id];
-    sy_val x = value(p, n->in[0]);
-    int32_t cut = p->cut[n->in[0].id];
-    if (!cut) return sy_part(p->g, x, n->attr.part.lo, n->attr.part.hi);
-    int32_t unit = unit_of(p, n->in[0].id), rows = n->attr.part.hi - n->attr.part.lo;
+    int32_t cut = p->cut[n->in[0].id], lo = n->attr.part.lo, hi = n->attr.part.hi, at = 0, begin = 0, first = -1;
+    const struct lay *l = &p->lay[n->in[0].id];
+    struct lay own = {0};
+    for (int32_t i = 0; cut && i < l->n; i++) {
+        if (begin >= lo && begin + l->part[i].rows <= hi) {
+            if (first < 0) first = at;
+            own.part[own.n++] = l->part[i];
+        }
+        begin += l->part[i].rows;
+        at += shard_part_columns(l->part[i], cut);
+    }
+    int32_t rows = 0;
+    for (int32_t i = 0; i < own.n; i++) rows += own.part[i].rows;
+    if (!cut || rows != hi - lo) return sy_part(p->g, joined(p, n->in[0]), lo, hi);
     set_cut(p, n, n->in[0]);
-    return sy_part(p->g, x, p->lo[id], p->lo[id] + (int32_t)sy_shard_rows(rows, cut, unit));
+    p->lay[n - p->node] = own;
+    return sy_part(p->g, value(p, n->in[0]), first, first + shard_columns(&own, cut));
 }
 
 /* Ranks that hold all experts, or each some of them. */
@@ -362,7 +427,7 @@ static sy_val experts(struct pass *p, const struct sy_node *n)
 {
     struct sy_moe_dim d = n->attr.moe;
     int32_t n_ffn = p->s.n_ffn, over = n_ffn > 0 ? n_ffn : p->s.experts ? p->per_stage : 1;
-    struct sy_share share = {.n = over, .unit = 1, .first = n_ffn > 0 ? p->s.n_tp : 0, .period = p->per_stage};
+    struct sy_share share = {.n = over, .first = n_ffn > 0 ? p->s.n_tp : 0, .period = p->per_stage};
     struct sy_rank_dim all = {.n = p->per_stage, .stride = 1}, groups = {.n = p->s.n_dp, .stride = p->s.n_tp};
     sy_val w[4], x = joined(p, n->in[0]), route = value(p, n->in[1]);
     if (over == 1) share = (struct sy_share){0};
@@ -404,8 +469,15 @@ static sy_val rewrite(struct pass *p, uint32_t id)
     case SY_OP_EMBED: return embed(p, n);
     case SY_OP_LINEAR: return linear(p, id);
     case SY_OP_NORM: return norm(p, n);
-    case SY_OP_PART: return part(p, id);
+    case SY_OP_PART: return part(p, n);
     case SY_OP_ATTEND: return attend(p, n);
+    case SY_OP_HEADS: return heads(p, n);
+    case SY_OP_INDEX: return chosen_keys(p, n);
+    case SY_OP_CONV: return conv(p, n);
+    case SY_OP_SCAN: return scan(p, n);
+    case SY_OP_JOIN: return sy_join(g, joined(p, n->in[0]), joined(p, n->in[1]));
+    case SY_OP_MATCH: return sy_match(g, joined(p, n->in[0]), joined(p, n->in[1]), n->attr.c);
+    case SY_OP_SPARSIFY: return sy_sparsify(g, joined(p, n->in[0]), n->attr.c);
     case SY_OP_ROUTE:
         if (n->in[3].id) return sy_route_given(g, joined(p, n->in[0]), p->val[n->in[3].id], n->attr.route);
         return sy_route(g, joined(p, n->in[0]), n->in[1].id ? whole_weight(p, n->in[1]) : SY_NONE,
@@ -479,9 +551,9 @@ sy_status sy_graph_shard(const struct sy_env *env, const struct sy_graph *whole,
     p.val = sy_arena_array(&a, p.n_node, sizeof *p.val);
     p.cut = sy_arena_array(&a, p.n_node, sizeof *p.cut);
     p.from = sy_arena_array(&a, p.n_node, sizeof *p.from);
-    p.lo = sy_arena_array(&a, p.n_node, sizeof *p.lo);
+    p.lay = sy_arena_array(&a, p.n_node, sizeof *p.lay);
     p.at = sy_arena_array(&a, p.n_node, sizeof *p.at);
-    if (!st && (!p.val || !p.cut || !p.from || !p.lo || !p.at))
+    if (!st && (!p.val || !p.cut || !p.from || !p.lay || !p.at))
         st = sy_fail(err, SY_ENOMEM, "no memory to shard a graph");
     if (!st) st = rewrite_all(&p, whole, err);
     sy_arena_release(&a);

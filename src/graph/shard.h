@@ -30,3 +30,6 @@ SY_CHECK sy_status sy_graph_shard(const struct sy_env *, const struct sy_graph *
  * together (a head), 1 at least. */
 int64_t sy_shard_rows(int64_t rows, int32_t n_rank, int32_t unit);
 int64_t sy_shard_first(int64_t rows, int32_t n_rank, int32_t unit, int32_t rank);
+/* The whole weight's row that is row `row` of the n_own that the share of that number holds. */
+int64_t sy_share_row(const struct sy_share *, int64_t n_own, int32_t share, int64_t row);
+int64_t sy_share_whole(const struct sy_share *, int64_t n_own); /* rows of the whole weight */

@@ -277,7 +277,7 @@ def test_sharding_refusals():
     refused(2, *run, *backend(), "--afd", "4+4", "--tp", 2, says=("--afd", "--tp"))
     refused(2, *run, *backend(), "--afd", "40+40", says=("--afd", "80 devices", "64"))
     refused(4, *run, *backend(), "--pp", 2, says=("--pp 2", "3 layers"))
-    refused(4, "run", "-m", "test/golden/models/falcon_h1", "--ids", "1", "-n", 1, *backend(), "--tp", 2, says="cannot be given to 2 ranks")
+    refused(4, "run", "-m", "test/golden/models/falcon_h1", "--ids", "1", "-n", 1, *backend(), "--pp", 3, says="cannot be given to 3 stages")
 
 
 # ---- ahead of time ------------------------------------------------------------------------------------------------

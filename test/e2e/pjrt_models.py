@@ -36,11 +36,11 @@ for name in QUANT:
     model_test("quant", name, SEQUENCES if EVERY else SEQUENCES[2:3])
 
 
-def alike(case, relative=2e-4):
+def alike(case, relative=2e-4, how=()):
     """The plugin's logits are the cpu backend's."""
     ids = [(11 * i + i // 7) % 128 for i in range(40)]
-    want, got = logits(case, ids, [])[1], logits(case, ids, backend())[1]
-    assert worst(got, want) <= relative * max(map(abs, want)), (worst(got, want), max(map(abs, want)))
+    want, got = logits(case, ids, [])[1], logits(case, ids, backend() + list(how))[1]
+    assert worst(got, want) <= relative * max(map(abs, want)), (case, how, worst(got, want), max(map(abs, want)))
 
 
 def test_sixteen_numbers():
@@ -166,12 +166,26 @@ def test_snapshots():
     assert m["vllm:prefix_cache_hits_total"] > 0 and m["systole_compiles_total"] == 0, m
 
 
+# Sinks with KV heads held four times, latents and their indexer, states and convolutions by heads.
+SHARED = [("gpt_oss", ["--tp", 8, "--ep", 8]), ("deepseek_v32", ["--dp-attention", 2, "--tp", 2, "--ep", 4]), ("qwen3_5", ["--tp", 2])]
+SHARED_MORE = [("deepseek_v32", ["--tp", 4]), ("gpt_oss", ["--dp-attention", 2, "--tp", 2, "--ep", 4]), ("falcon_h1", ["--tp", 2]),
+               ("lfm2", ["--tp", 2]), ("minimax", ["--tp", 2]), ("nemotron_h", ["--tp", 2]), ("phi3", ["--tp", 2]),
+               ("mamba2", ["--tp", 2]), ("gemma3n", ["--tp", 2]), ("qwen3_5", ["--dp-attention", 2])]
+
+
+def test_shared():
+    """Models of these kinds over several devices: the cpu backend's logits."""
+    for name, how in SHARED + (SHARED_MORE if EVERY else []):
+        alike("test/golden/models/" + name, how=how)
+
+
 def test_compile():
     """libtpu takes what is written for them: triangular solves, the best of a row, small floats made of integers."""
     flags = ["--target", "v5e-1", "--plugin", plugins.file(plugins.TPU), "--ctx-size", 256, "--max-seqs", 4, "--max-batched-tokens",
              64, "--json"]
     for case in ("models/qwen3_5", "models/deepseek_v32", "quant/gpt_oss_mxfp4", "quant/qwen3_fp8"):
-        r = json.loads(lib.ok("compile", "-m", "test/golden/" + case, *flags, "--bucket", "4x4", "--bucket", "64x4", timeout=280))
+        r = json.loads(lib.ok("compile", "-m", "test/golden/" + case, *flags, "--bucket", "4x4", "--bucket",
+                              "64x10" if case == "models/qwen3_5" else "64x4", timeout=280))
         assert len(r["buckets"]) == 2 and all(b["estimated_cycles"] > 100 for b in r["buckets"]), (case, r)
 
 

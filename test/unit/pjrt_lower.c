@@ -166,6 +166,23 @@ static void test_shares(void **state)
     sy_model_release(&m);
 }
 
+/* Shares of parts hold every row of the whole once. */
+static void test_parts(void **state)
+{
+    (void)state;
+    struct sy_share s = {.n = 4, .n_part = 3, .part = {{64, 16}, {32, 16}, {12, 1}}};
+    int held[108] = {0};
+    for (int32_t r = 0; r < 4; r++)
+        for (int64_t i = 0; i < 16 + 16 + 3; i++) {
+            int64_t row = sy_share_row(&s, 35, r, i);
+            assert_in_range(row, 0, 107);
+            held[row]++;
+        }
+    for (int i = 0; i < 108; i++) assert_int_equal(held[i], i >= 64 && i < 96 ? 2 : 1); /* two units, four ranks */
+    assert_int_equal(sy_share_whole(&s, 35), 108);
+    assert_int_equal(sy_share_row(&(struct sy_share){.n = 4}, 8, 3, 5), 29);
+}
+
 /* What ranks exchange, and how much less each holds, by the way they share a mixture of experts (4 heads, 2 KV heads,
  * 8 experts, 3 layers) or a dense model of 3 layers. */
 static void test_sharing(void **state)
@@ -208,6 +225,15 @@ static void test_sharing(void **state)
          "reduce_scatter",
          0.6,
          0.17},
+        /* heads of queries alone; the sinks' vector; states by heads, keys' and convolutions' parts each by itself */
+        {"deepseek_v32", {.n_tp = 2}, {"all_reduce", "replica_id", "[0, 1]"}, "reduce_scatter", 0.9, 1},
+        {"gpt_oss",
+         {.n_tp = 8, .experts = true},
+         {"all_reduce", "replica_id", "all_gather"},
+         "reduce_scatter",
+         0.3,
+         0.5},
+        {"qwen3_5", {.n_tp = 2}, {"all_reduce", "replica_id", "[0, 1]"}, "all_gather_dim = 0", 0.6, 0.5},
     };
     for (size_t i = 0; i < SY_COUNT(ways); i++) {
         struct sy_model m;
@@ -256,6 +282,7 @@ static void test_memory(void **state)
     test_memory_of("qwen3", (struct sy_shard){.n_tp = 2});
     test_memory_of("mixtral", (struct sy_shard){.n_tp = 2, .n_dp = 2, .experts = true});
     test_memory_of("llama", (struct sy_shard){.n_stage = 3});
+    test_memory_of("qwen3_5", (struct sy_shard){.n_tp = 2});
 }
 
 /* ---- estimates ------------------------------------------------------------------------------------------------ */
@@ -355,7 +382,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_text),    cmocka_unit_test(test_all_ops),
                                        cmocka_unit_test(test_formats), cmocka_unit_test(test_shares),
-                                       cmocka_unit_test(test_sharing), cmocka_unit_test(test_memory),
-                                       cmocka_unit_test(test_estimate)};
+                                       cmocka_unit_test(test_parts),   cmocka_unit_test(test_sharing),
+                                       cmocka_unit_test(test_memory),  cmocka_unit_test(test_estimate)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

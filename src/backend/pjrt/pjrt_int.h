@@ -39,8 +39,9 @@ struct pj_wseg { /* rows of a joined matrix that lie alike; arguments arg (data)
     bool has_scale, has_min;
     bool by_in;        /* a rank's share is some of the columns, else of the rows */
     bool dense, exact; /* numbers whatever the format; f32 whatever the compute type */
-    int32_t n_rank, unit;
+    int32_t n_rank;
     struct sy_share share;
+    int64_t n_own, own0, whole0; /* of the weight: the rank's rows, and its first here; the first of the whole */
     struct sy_regroup regroup;
     int arg, part0, n_part; /* parts of the joined name */
     const struct sy_quant *format;
@@ -50,7 +51,7 @@ struct pj_wentry {
     int64_t rows, cols;
     enum sy_wmap map; /* of a vector, as the next */
     int32_t repeat;
-    int32_t n_rank, unit;
+    int32_t n_rank;
     struct sy_share share;
     struct pj_wseg *seg; /* as a matrix or a table; NULL: used as neither */
     int n_seg;

@@ -133,25 +133,32 @@ static struct pj_wseg share(const struct sy_node *n)
 {
     /* Of experts a rank has whole parts. */
     bool whole = n->attr.weight.share.n == 0 || n->attr.weight.split == SY_BY_EXPERT;
-    int32_t n_rank = whole ? 1 : n->attr.weight.share.n, unit = n->attr.weight.share.unit;
+    int32_t n_rank = whole ? 1 : n->attr.weight.share.n;
     return (struct pj_wseg){.cols = n->dim[1],
                             .n_rank = n_rank,
-                            .unit = unit > 1 ? unit : 1,
                             .share = n->attr.weight.share,
+                            .n_own = n->dim[0],
                             .exact = n->attr.weight.exact,
                             .regroup = n->attr.weight.regroup,
                             .by_in = !whole && n->attr.weight.split == SY_BY_IN};
 }
 
-/* A rank's rows of a part. */
-static int64_t part_rows(const struct pj_wseg *s, int64_t rows)
+/* How many of a share's rows, from its row `own` on, lie below row `end` of the whole. */
+static int64_t rows_below(const struct sy_share *s, int64_t n_own, int32_t share, int64_t own, int64_t end)
 {
-    return s->n_rank == 1 || s->by_in ? rows : sy_shard_rows(rows, s->n_rank, s->unit);
+    int64_t n = 0;
+    while (own + n < n_own && sy_share_row(s, n_own, share, own + n) < end) n++;
+    return n;
 }
 
-static int64_t part_first(const struct pj_wseg *s, int64_t rows, int32_t rank)
+/* Every share's rows of the part with these rows of the whole; -1: shares have unlike many. */
+static int64_t part_rows(const struct pj_wseg *s, int64_t own, int64_t whole, int64_t rows)
 {
-    return s->n_rank == 1 || s->by_in ? 0 : sy_shard_first(rows, s->n_rank, s->unit, sy_share_of(&s->share, rank));
+    if (s->n_rank == 1 || s->by_in) return rows;
+    int64_t n = rows_below(&s->share, s->n_own, 0, own, whole + rows);
+    for (int32_t i = 1; i < s->n_rank; i++)
+        if (rows_below(&s->share, s->n_own, i, own, whole + rows) != n) return -1;
+    return n;
 }
 
 /* A rank's columns begin there. */
@@ -222,14 +229,20 @@ static sy_status plan_matrix(struct planner *p, const struct sy_node *n, struct 
         seg_args(p, e->seg);
         return SY_OK;
     }
-    int64_t row = 0;
+    int64_t row = 0, whole = 0;
     for (int i = 0; i < n_part; i++) {
         (void)part_name(n->name, 0, i, name, sizeof name);
         const struct sy_tensor *t = find(p->ckpt, name, p->err);
         if (!t) return p->err->code;
         struct pj_wseg one = share(n);
-        int64_t rest = n->dim[0] - row, mine = part_rows(&one, t->dim[0]), want = i + 1 < n_part ? mine : rest;
+        bool by_rows = one.n_rank > 1 && !one.by_in;
+        int64_t rest = n->dim[0] - row, mine = part_rows(&one, row, whole, t->dim[0]);
+        int64_t want = i + 1 < n_part ? mine : rest;
         if (n->attr.weight.split == SY_BY_EXPERT) want = n->dim[0] / n_part;
+        if (mine < 0)
+            return sy_fail(p->err, SY_ENOSUP, "tensor '%s': %d ranks cannot share it", t->file_name, one.n_rank);
+        if (by_rows && i + 1 == n_part && whole + t->dim[0] != sy_share_whole(&one.share, n->dim[0]))
+            return wrong_shape(t, sy_share_whole(&one.share, n->dim[0]) - whole, n->dim[1], p->err);
         int64_t cols = n->dim[1] * (one.by_in ? one.n_rank : 1);
         if (t->n_dim != 2 || t->dim[1] != cols || mine != want || mine > rest)
             return wrong_shape(t, want, cols, p->err);
@@ -238,11 +251,14 @@ static sy_status plan_matrix(struct planner *p, const struct sy_node *n, struct 
             s = &e->seg[e->n_seg++];
             *s = one;
             s->part0 = i;
+            s->own0 = row;
+            s->whole0 = whole;
             s->format = t->format;
         }
         s->rows += mine;
         s->n_part++;
         row += mine;
+        whole += t->dim[0];
     }
     if (n->attr.weight.split == SY_BY_EXPERT && e->n_seg > 1) { /* experts are found by their place: one matrix */
         e->seg->rows = n->dim[0];
@@ -267,7 +283,6 @@ static sy_status plan_entry(struct planner *p, const struct sy_node *node, uint3
                             .vec = -1};
     struct pj_wseg one = share(n);
     e->n_rank = one.n_rank;
-    e->unit = one.unit;
     e->share = one.share;
     e->name = sy_arena_text(&p->w->arena, n->name, strlen(n->name));
     if (!e->name) return sy_fail(p->err, SY_ENOMEM, "no memory for the table of weights");
@@ -377,18 +392,34 @@ static const struct sy_tensor *tensor(struct loader *l, const char *name)
     return t;
 }
 
-/* The rank's rows of one part, as numbers, from row `row` of the segment on. */
-static void dense_part(struct loader *l, const struct pj_wseg *s, const struct sy_tensor *t, int64_t row)
+struct rows { /* of a part that a rank has */
+    const struct sy_tensor *t;
+    int64_t at, n;  /* in the segment */
+    int64_t whole0; /* where the part begins in the whole weight */
+};
+
+/* The tensor's row that is the rank's row r of the part. */
+static int64_t stored_row(const struct loader *l, const struct pj_wseg *s, const struct rows *x, int64_t r)
 {
-    int64_t first = part_first(s, t->dim[0], l->rank);
+    bool whole = s->n_rank == 1 || s->by_in;
+    if (!whole) {
+        int32_t share = sy_share_of(&s->share, l->rank);
+        r = sy_share_row(&s->share, s->n_own, share, s->own0 + x->at + r) - x->whole0;
+    }
+    return sy_regroup_row(&s->regroup, r);
+}
+
+/* The rank's rows of one part, as numbers. */
+static void dense_part(struct loader *l, const struct pj_wseg *s, const struct rows *x)
+{
     int64_t col = first_col(s, l->rank);
     bool f32 = l->w->type[s->arg].elem == PJ_F32;
-    for (int64_t r = 0; r < part_rows(s, t->dim[0]); r++) {
-        size_t at = (size_t)((row + r) * s->cols);
-        sy_tensor_floats(t, sy_regroup_row(&s->regroup, first + r), l->row);
-        float *x = (float *)(void *)l->stage[0] + at;
+    for (int64_t r = 0; r < x->n; r++) {
+        size_t at = (size_t)((x->at + r) * s->cols);
+        sy_tensor_floats(x->t, stored_row(l, s, x, r), l->row);
+        float *full = (float *)(void *)l->stage[0] + at;
         uint16_t *half = (uint16_t *)(void *)l->stage[0] + at;
-        if (f32) memcpy(x, l->row + col, (size_t)s->cols * sizeof *x);
+        if (f32) memcpy(full, l->row + col, (size_t)s->cols * sizeof *full);
         for (int64_t i = 0; !f32 && i < s->cols; i++) half[i] = sy_f32_to_bf16(l->row[col + i]);
     }
 }
@@ -403,19 +434,19 @@ static void code_table(const struct pj_wseg *s, uint8_t to[256])
     for (int i = 15; i >= 0; i--) to[(uint8_t)(book[i] + s->format->affine.zero)] = (uint8_t)i;
 }
 
-static void coded_part(struct loader *l, const struct pj_wseg *s, const struct sy_tensor *t, int64_t row)
+static void coded_part(struct loader *l, const struct pj_wseg *s, const struct rows *x)
 {
     int64_t n_group = s->cols / s->group, stored = s->format->f8_group ? s->format->f8_group : s->group;
-    int64_t first = part_first(s, t->dim[0], l->rank), col = first_col(s, l->rank);
+    int64_t col = first_col(s, l->rank);
     float by = s->code == PJ_CODE_E2M1 ? 2 : 1; /* codes there are twice the numbers */
     uint8_t to[256];
     code_table(s, to);
-    for (int64_t r = 0; r < part_rows(s, t->dim[0]); r++) {
-        unsigned char *code = l->stage[0] + (row + r) * s->cols;
-        int64_t group = (row + r) * n_group;
-        int64_t from = sy_regroup_row(&s->regroup, first + r);
-        if (s->format->f8) sy_tensor_f8(t, from, l->code, l->scale);
-        else sy_tensor_codes(t, from, l->code, l->scale, s->has_min ? l->min : NULL);
+    for (int64_t r = 0; r < x->n; r++) {
+        unsigned char *code = l->stage[0] + (x->at + r) * s->cols;
+        int64_t group = (x->at + r) * n_group;
+        int64_t from = stored_row(l, s, x, r);
+        if (s->format->f8) sy_tensor_f8(x->t, from, l->code, l->scale);
+        else sy_tensor_codes(x->t, from, l->code, l->scale, s->has_min ? l->min : NULL);
         for (int64_t i = 0; i < s->cols; i++) code[i] = to[l->code[col + i]];
         float *scale = (float *)(void *)l->stage[1], *min = (float *)(void *)l->stage[2];
         for (int64_t i = 0; i < n_group && s->has_scale; i++)
@@ -478,19 +509,21 @@ static struct own own_parts(const struct loader *l, const struct sy_share *s, in
 static sy_status load_parts(struct loader *l, const struct pj_wentry *e, const struct pj_wseg *s)
 {
     char name[300];
-    int64_t row = 0;
+    struct rows x = {.whole0 = s->whole0};
     struct own own = own_parts(l, &s->share, s->n_part, s->n_rank == 1 && s->share.n > 0);
     sy_status st = SY_OK;
     for (int k = 0; k < 3 && l->stage[k] && own.share < 0; k++)
         memset(l->stage[k], 0, (size_t)pj_type_bytes(&l->w->type[s->arg + k]));
     for (int i = 0; !st && i < s->n_part; i++) {
         (void)part_name(e->name, own.stage, s->part0 + own.first + i, name, sizeof name);
-        const struct sy_tensor *t = tensor(l, name);
-        if (!t) st = l->err->code;
-        else if (own.share < 0) continue;
-        else if (s->kind == PJ_DENSE) dense_part(l, s, t, row);
-        else coded_part(l, s, t, row);
-        if (!st) row += part_rows(s, t->dim[0]);
+        x.t = tensor(l, name);
+        if (!x.t) st = l->err->code;
+        if (st || own.share < 0) continue;
+        x.n = part_rows(s, s->own0 + x.at, x.whole0, x.t->dim[0]);
+        if (s->kind == PJ_DENSE) dense_part(l, s, &x);
+        else coded_part(l, s, &x);
+        x.at += x.n;
+        x.whole0 += x.t->dim[0];
     }
     return st;
 }
@@ -507,21 +540,24 @@ static sy_status load_seg(struct loader *l, const struct pj_wentry *e, const str
     return st;
 }
 
-/* The rank's columns of one part; *at: where they begin. */
+/* The rank's columns of one part; *at: where they begin, *whole: where the part begins in the whole. */
 static sy_status vector_part(struct loader *l, const struct pj_wentry *e, const struct sy_tensor *t, float *raw,
-                             float *vec, int64_t *at)
+                             float *vec, int64_t *at, int64_t *whole)
 {
-    struct pj_wseg one = {.n_rank = e->n_rank, .unit = e->unit, .share = e->share};
-    int64_t d = sy_tensor_flat_len(t, false), whole = d * e->repeat, mine = part_rows(&one, whole);
-    if (d == 0 || mine > e->cols - *at || whole > e->cols * e->n_rank || d % t->format->block_len)
+    int32_t share = sy_share_of(&e->share, l->rank);
+    int64_t d = sy_tensor_flat_len(t, false), n = d * e->repeat, mine = n;
+    if (e->n_rank > 1) mine = rows_below(&e->share, e->cols, share, *at, *whole + n);
+    if (d == 0 || mine > e->cols - *at || n > e->cols * e->n_rank || d % t->format->block_len)
         return wrong_shape(t, 1, (e->cols - *at) / e->repeat, l->err);
-    int64_t cols = t->dim[t->n_dim - 1], first = part_first(&one, whole, l->rank);
+    int64_t cols = t->dim[t->n_dim - 1];
     for (int64_t r = 0; r < d / cols; r++) sy_tensor_floats(t, r, raw + r * cols);
     for (int64_t k = 0; k < mine; k++) {
-        int64_t i = (first + k) / e->repeat;
+        int64_t i = e->n_rank > 1 ? sy_share_row(&e->share, e->cols, share, *at + k) - *whole : k;
+        i /= e->repeat;
         vec[*at + k] = sy_weight_value(e->map, t, raw[t->n_dim > 1 ? i : sy_tensor_row(t, i)]);
     }
     *at += mine;
+    *whole += n;
     return SY_OK;
 }
 
@@ -531,7 +567,7 @@ static sy_status load_vector(struct loader *l, const struct pj_wentry *e)
     float *vec = sy_new_array(l->b->env, (size_t)e->cols, sizeof *vec);
     float *raw = sy_new_array(l->b->env, (size_t)e->cols * (size_t)e->n_rank, sizeof *raw); /* any part at most */
     sy_status st = vec && raw ? SY_OK : sy_fail(l->err, SY_ENOMEM, "no memory to load '%s'", e->name);
-    int64_t at = 0;
+    int64_t at = 0, whole = 0;
     bool by_part = e->n_rank == 1 && e->share.n > 0;
     int n = count_parts(e->name) / (by_part ? e->share.n : 1);
     struct own own = own_parts(l, &e->share, n, by_part);
@@ -539,9 +575,10 @@ static sy_status load_vector(struct loader *l, const struct pj_wentry *e)
         (void)part_name(e->name, own.stage, own.first + i, name, sizeof name);
         const struct sy_tensor *t = tensor(l, name);
         if (!t) st = l->err->code;
-        else if (own.share >= 0) st = vector_part(l, e, t, raw, vec, &at);
+        else if (own.share >= 0) st = vector_part(l, e, t, raw, vec, &at, &whole);
     }
     if (own.share < 0) at = e->cols; /* zeros */
+    else if (!st && e->n_rank > 1 && whole != sy_share_whole(&e->share, e->cols)) at = whole;
     if (!st && at != e->cols)
         st = sy_fail(l->err, SY_ESHAPE, "'%s': expected %lld values, found %lld", e->name,
                      (long long)(e->cols / e->repeat), (long long)(at / e->repeat));

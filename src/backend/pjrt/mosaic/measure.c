@@ -150,6 +150,7 @@ struct sy_attend_use sy_attend_use_of(const struct sy_graph *g, const struct sy_
     uint32_t n_node;
     const struct sy_node *node = sy_graph_nodes(g, &n_node);
     struct pj_lower_opt lo = {.compute = o->compute,
+                              .attend_bf16 = o->attend_bf16,
                               .kv_elem = o->kv_dtype == SY_KV_BF16 ? PJ_BF16 : PJ_F32,
                               .cache = o->cache,
                               .kernels = o->kernels};
