@@ -167,6 +167,18 @@ SY_CHECK sy_status sy_engine_step(struct sy_engine *, bool *worked, struct sy_er
 SY_CHECK sy_status sy_engine_step_begin(struct sy_engine *, bool *worked, struct sy_err *);
 SY_CHECK sy_status sy_engine_step_end(struct sy_engine *, struct sy_err *);
 
+/* For a simulator, between two steps. The next n steps, n_max at most, take one token of each of seq sequences whose
+ * lengths add up to ctx before the first, and nothing else happens in them, even if requests are submitted; n 0: who
+ * knows. Exact, not an estimate. */
+struct sy_alike {
+    int32_t n, seq;
+    int64_t ctx;
+};
+struct sy_alike sy_engine_alike(const struct sy_engine *, int32_t n_max);
+/* n of them have run: they began one after the other at began_ns, ended at end_ns[n], and gave token id every time.
+ * Everything is as if they had been run by sy_engine_step(), but that nobody is told of their tokens. */
+void sy_engine_skip(struct sy_engine *, uint64_t began_ns, const uint64_t *end_ns, int32_t n, int32_t id);
+
 struct sy_engine_stats { /* since the engine started, but for the gauges */
     uint64_t n_step, n_prompt_tok, n_gen_tok;
     uint64_t prefill_ns, decode_ns; /* time of steps that held prompt tokens, and of those that did not */

@@ -50,8 +50,36 @@ static void put_load(const struct sy_measured *p, char *s, size_t n)
     else snprintf(s, n, "%d", p->conc);
 }
 
-static void put_point(const struct sy_calibration *c, const struct sy_measured *p, struct sy_buf *b,
-                      struct sy_cells *cells)
+static bool same_series(const struct sy_measured *a, const struct sy_measured *b)
+{
+    return a->kind == SY_LOAD_CLOSED && b->kind == SY_LOAD_CLOSED && !strcmp(a->hw, b->hw) &&
+           !strcmp(a->model, b->model) && !strcmp(a->precision, b->precision) &&
+           !strcmp(a->framework, b->framework) && !strcmp(a->date, b->date) && !strcmp(a->spec, b->spec) &&
+           a->isl == b->isl && a->osl == b->osl && a->tp == b->tp && a->dp == b->dp && a->chips == b->chips;
+}
+
+/* What in the published figures themselves no step time explains: that more users get less, or that a request mostly
+ * waits for its first token, which a limit on running requests does that nobody published. */
+static void put_oddity(const struct sy_points *all, const struct sy_measured *p, struct sy_buf *b)
+{
+    double tput = p->metric[SY_METRIC_TPUT], half = (1 + p->range) / 2;
+    if (p->kind != SY_LOAD_CLOSED || tput <= 0) return;
+    const struct sy_measured *most = NULL;
+    for (size_t i = 0; i < all->n; i++) {
+        const struct sy_measured *o = &all->at[i];
+        if (!o->why_not[0] && o->conc < p->conc && same_series(o, p) &&
+            o->metric[SY_METRIC_TPUT] > (most ? most->metric[SY_METRIC_TPUT] : 1.1 * tput))
+            most = o;
+    }
+    if (most) sy_buf_printf(b, "; theirs falls, from %.1f at %d users", most->metric[SY_METRIC_TPUT], most->conc);
+    double e2e = p->conc * half * (p->isl + p->osl) / (tput * p->chips); /* Little's law */
+    double before = 1 - p->metric[SY_METRIC_TPOT] * (half * p->osl - 1) / e2e;
+    if (p->metric[SY_METRIC_TPOT] > 0 && before > 0.4)
+        sy_buf_printf(b, "; by theirs %.0f %% of a request is the wait for its first token", 100 * before);
+}
+
+static void put_point(const struct sy_calibration *c, const struct sy_points *all, const struct sy_measured *p,
+                      struct sy_buf *b, struct sy_cells *cells)
 {
     static const enum sy_metric shown[] = {SY_METRIC_TPUT, SY_METRIC_TPOT};
     char layout[32], load[24];
@@ -71,11 +99,17 @@ static void put_point(const struct sy_calibration *c, const struct sy_measured *
             sy_buf_printf(b, " %9.*f %9.*f %+6.1f%%", unit > 1 ? 2 : 1, unit * theirs, unit > 1 ? 2 : 1,
                           unit * metric[m], cell(cells, metric[m], theirs, reach == SY_REACH_FITTED));
     }
-    if (p->timer.chip.unit_peaks)
-        sy_buf_printf(b, "  %s, no band: the chip's peaks are not public\n", sy_reach_name(reach));
-    else if (c->band[reach].n)
-        sy_buf_printf(b, "  %s, +-%.0f %%\n", sy_reach_name(reach), 100 * expm1(c->band[reach].width));
-    else sy_buf_printf(b, "  %s\n", sy_reach_name(reach));
+    sy_buf_printf(b, "  %s", sy_reach_name(reach));
+    const struct sy_band *band = &c->band[reach];
+    if (p->timer.chip.unit_peaks) sy_buf_text(b, ", no band: the chip's peaks are not public");
+    else if (band->n) {
+        enum sy_metric m = p->metric[SY_METRIC_TPUT] > 0 ? SY_METRIC_TPUT : SY_METRIC_OUT;
+        sy_buf_printf(b, ", +-%.0f %%", 100 * expm1(band->width));
+        cells->n_reach[reach]++;
+        cells->n_held[reach] += fabs(log(metric[m] / p->metric[m])) <= band->width;
+    }
+    put_oddity(all, p, b);
+    sy_buf_char(b, '\n');
 }
 
 sy_status sy_published_points(const struct sy_env *env, struct sy_calibration *c, const struct sy_points *points,
@@ -89,7 +123,7 @@ sy_status sy_published_points(const struct sy_env *env, struct sy_calibration *c
                   "model", "prec", "engine", "build", "in/out", "sharding", "users", "tok/s/chp", "ours", "error",
                   "TPOT ms", "ours", "error");
     for (size_t i = 0; i < all->n; i++)
-        if (!all->at[i].why_not[0]) put_point(c, &all->at[i], b, cells);
+        if (!all->at[i].why_not[0]) put_point(c, all, &all->at[i], b, cells);
     size_t n_not = 0;
     for (size_t i = 0; i < all->n; i++) n_not += all->at[i].why_not[0] != 0;
     if (n_not) sy_buf_printf(b, "\nnot simulated, %zu points:\n", n_not);
@@ -236,6 +270,55 @@ static void offer_lines(struct offer *o, struct sy_buf *b, struct sy_cells *cell
     }
 }
 
+/* The closed loop of a chip and date that was measured with the number of users nearest to conc. */
+static const struct sy_measured *nearest(const struct sy_calibration *c, const struct offer *o, int32_t conc)
+{
+    const struct sy_measured *found = NULL;
+    double least = INFINITY;
+    for (size_t i = 0; i < c->points.n; i++) {
+        const struct sy_measured *p = &c->points.at[i];
+        double away = p->conc > 0 ? fabs(log((double)p->conc / conc)) : INFINITY;
+        if (p->why_not[0] || strcmp(p->hw, o->chip) || strcmp(p->model, "qwen3.5-397b-a17b") || p->isl != 8192 ||
+            p->kind != SY_LOAD_CLOSED || strcmp(p->date, o->date))
+            continue;
+        /* Of two that are as near the one with more users, and of the same the one that tells more. */
+        bool tied = found && fabs(away - least) < 1e-9;
+        bool more = tied && (p->conc > found->conc || (p->conc == found->conc && found->metric[SY_METRIC_TPOT] <= 0));
+        if (tied ? !more : away >= least) continue;
+        found = p;
+        least = away;
+    }
+    return found;
+}
+
+/* What users get against what a chip gives: ours at every number of users, theirs where it was published. */
+static void curve_lines(const struct sy_calibration *c, const struct offer *o, struct sy_buf *b,
+                        struct sy_cells *cells)
+{
+    for (int32_t conc = 4; conc <= 256; conc *= 2) {
+        const struct sy_measured *p = nearest(c, o, conc);
+        if (!p) continue;
+        struct sy_measured at = *p;
+        double metric[SY_METRIC_COUNT];
+        char layout[32];
+        bool told = p->conc == conc;
+        at.conc = conc;
+        enum sy_reach reach = ours(c, &at, metric);
+        put_layout(p, layout, sizeof layout);
+        const double mine[2] = {1 / metric[SY_METRIC_TPOT], metric[SY_METRIC_TPUT]};
+        const double theirs[2] = {told && p->metric[SY_METRIC_TPOT] > 0 ? 1 / p->metric[SY_METRIC_TPOT] : 0,
+                                  told ? p->metric[SY_METRIC_TPUT] : 0};
+        sy_buf_printf(b, "%-8s %6d %-10s", o->chip, conc, layout);
+        for (int k = 0; k < 2; k++) {
+            if (theirs[k] > 0)
+                sy_buf_printf(b, " %10.1f %9.1f %+7.1f%%", theirs[k], mine[k],
+                              cell(cells, mine[k], theirs[k], reach == SY_REACH_FITTED));
+            else sy_buf_printf(b, " %10s %9.1f %8s", "-", mine[k], "-");
+        }
+        sy_buf_printf(b, "  %s\n", sy_reach_name(reach));
+    }
+}
+
 static void ratio_line(const struct offer *a, const struct offer *o, int price, double theirs, struct sy_buf *b,
                        struct sy_cells *cells)
 {
@@ -267,6 +350,9 @@ static sy_status qwen_table(const struct sy_env *env, const struct sy_calibratio
         if (st) return st;
         offer_lines(&o[i], b, cells);
     }
+    sy_buf_printf(b, "\n%-8s %6s %-10s %10s %9s %8s %10s %9s %8s\n", "chip", "users", "sharding", "tok/s/user",
+                  "ours", "error", "tok/s/chip", "ours", "error");
+    for (int i = 0; i < 3; i++) curve_lines(c, &o[i], b, cells);
     if (o[0].at[0][0] <= 0 || o[1].at[0][0] <= 0 || o[2].at[0][0] <= 0) return SY_OK;
     sy_buf_printf(b, "\n%-56s %9s %12s %9s %8s\n", "ratios at 256 users", "printed", "recomputed", "ours", "error");
     ratio_line(&o[0], &o[1], 0, 50.4, b, cells);
@@ -280,7 +366,7 @@ sy_status sy_published_tables(const struct sy_env *env, struct sy_calibration *c
                               struct sy_cells *cells, struct sy_err *err)
 {
     struct sy_prices blog;
-    sy_status st = room_for(c, cells, 128, err);
+    sy_status st = room_for(c, cells, 192, err);
     if (!st) st = sy_prices_open(env, "v5e-a100-blog", &blog, err);
     if (st) return st;
     sweep_table(c, &blog, b, cells);
@@ -300,6 +386,15 @@ void sy_published_bands(const struct sy_calibration *c, struct sy_buf *b)
             sy_buf_printf(b, "%-40s %7d %8.1f%% %8.1f%% %7.0f%% %8.1f%%\n", sy_reach_name((enum sy_reach)r), d->n,
                           100 * expm1(d->median), 100 * expm1(d->width), 100 * d->covered, 100 * expm1(d->largest));
     }
+}
+
+void sy_published_held(const struct sy_calibration *c, const struct sy_cells *cells, struct sy_buf *b)
+{
+    for (int r = 0; r < SY_REACH_COUNT; r++)
+        if (r != SY_REACH_FITTED && cells->n_reach[r])
+            sy_buf_printf(b, "%s: its band of +-%.0f %%, which claims %d %%, holds %d of %d points\n",
+                          sy_reach_name((enum sy_reach)r), 100 * expm1(c->band[r].width), SY_BAND_CLAIM,
+                          cells->n_held[r], cells->n_reach[r]);
 }
 
 void sy_published_total(const struct sy_cells *cells, struct sy_buf *b)

@@ -313,11 +313,12 @@ static void curve_of(const struct sy_report *r, const char *series, enum sy_char
     }
 }
 
-/* Four digits, and no exponent. */
+/* Four digits, no exponent, and as many decimals as the figures above and below have. */
 static void figure(struct sy_buf *b, double v)
 {
-    if (fabs(v) >= 1000) sy_buf_printf(b, "%.0f", v);
-    else sy_buf_printf(b, "%.4g", v);
+    double a = fabs(v);
+    if (a > 0 && a < 0.001) sy_buf_printf(b, "%.4g", v);
+    else sy_buf_printf(b, "%.*f", a >= 100 ? 0 : a >= 10 ? 2 : a >= 1 ? 3 : 4, v);
 }
 
 static void put_row(const struct curve *v, size_t n, double at, bool low, struct sy_buf *b)

@@ -7,7 +7,7 @@
 #include "backend/sim/sim.h"
 #include "base/rng.h"
 
-enum { N_VOCAB = 1 << 16, RANK_MAX = 1024 };
+enum { N_VOCAB = 1 << 16, RANK_MAX = 1024, COAST_MAX = 256, COAST_LEAST = 8 };
 
 struct sim;
 enum stage {
@@ -36,10 +36,19 @@ struct rank {
     int32_t n_open;
     bool began; /* it takes part in its replica's step */
 };
+struct coast { /* decode steps that are alike: when they end, and what they take */
+    uint64_t began_ns, end_ns[COAST_MAX];
+    double s[COAST_MAX];
+    double live, run; /* tokens of each step, wanted and computed */
+    int32_t n, seq;   /* steps, 0: none; sequences in each */
+    int32_t most;     /* to try: the more, the longer it was not cut short */
+};
 struct replica {
     uint64_t now;       /* when its step in progress ends, or it last did */
     uint64_t link_free; /* when all that was asked of its link has passed */
     bool busy, listed;
+    double busy_s, live_tok, run_tok;
+    struct coast coast;
 };
 struct sim {
     const struct sy_env *outer;
@@ -65,7 +74,7 @@ struct sim {
     int32_t next_rank[2];        /* of those that take requests, of those that take what was prefilled */
     struct sy_samples ttft, tpot, e2e;
     struct sy_sim_seen seen;
-    double live_tok, run_tok;
+    int32_t event_of; /* what happens now comes after the steps that end now of replicas below this */
     sy_status st;
     struct sy_err *err;
 };
@@ -95,22 +104,28 @@ static struct user *wake_first(struct sim *s)
     return first;
 }
 
-static void end_later(struct sim *s, int32_t replica)
+/* Of steps that end at the same time the one of the first replica comes first. */
+static bool ends_before(const struct sim *s, int32_t a, int32_t b)
 {
-    int32_t i = s->n_ending++;
-    uint64_t at = s->replica[replica].now;
-    for (; i > 0 && s->replica[s->ending[(i - 1) / 2]].now > at; i = (i - 1) / 2)
+    uint64_t x = s->replica[a].now, y = s->replica[b].now;
+    return x < y || (x == y && a < b);
+}
+
+static void sift_up(struct sim *s, int32_t i, int32_t replica)
+{
+    for (; i > 0 && ends_before(s, replica, s->ending[(i - 1) / 2]); i = (i - 1) / 2)
         s->ending[i] = s->ending[(i - 1) / 2];
     s->ending[i] = replica;
 }
 
+static void end_later(struct sim *s, int32_t replica) { sift_up(s, s->n_ending++, replica); }
+
 static int32_t end_first(struct sim *s)
 {
     int32_t first = s->ending[0], last = s->ending[--s->n_ending], i = 0;
-    uint64_t at = s->replica[last].now;
     for (int32_t k; (k = 2 * i + 1) < s->n_ending; i = k) {
-        if (k + 1 < s->n_ending && s->replica[s->ending[k + 1]].now < s->replica[s->ending[k]].now) k++;
-        if (s->replica[s->ending[k]].now >= at) break;
+        if (k + 1 < s->n_ending && ends_before(s, s->ending[k + 1], s->ending[k])) k++;
+        if (!ends_before(s, s->ending[k], last)) break;
         s->ending[i] = s->ending[k];
     }
     s->ending[i] = last;
@@ -189,6 +204,27 @@ static void write_prompt(struct sim *s, const struct user *u, int64_t n_keep)
     }
 }
 
+/* Somebody comes: of the steps that a replica was to take alike only those that began before are left. */
+static void cut_short(struct sim *s, int32_t replica)
+{
+    struct replica *r = &s->replica[replica];
+    struct coast *c = &r->coast;
+    int32_t lo = 0, hi = c->n - 1; /* the last one is in progress, or its end would have happened */
+    while (lo < hi) {
+        int32_t mid = lo + (hi - lo) / 2;
+        bool ended = c->end_ns[mid] < s->now || (c->end_ns[mid] == s->now && replica < s->event_of);
+        if (ended) lo = mid + 1;
+        else hi = mid;
+    }
+    if (lo + 1 >= c->n) return;
+    c->n = lo + 1;
+    c->most = c->n > COAST_LEAST ? c->n : COAST_LEAST;
+    r->now = c->end_ns[lo];
+    int32_t at = 0;
+    while (s->ending[at] != replica) at++;
+    sift_up(s, at, replica);
+}
+
 /* To the engine of its rank. */
 static void enter(struct sim *s, struct user *u)
 {
@@ -208,7 +244,9 @@ static void enter(struct sim *s, struct user *u)
     uint64_t id;
     sy_status st = sy_engine_submit(r->engine, &q, &id, s->err);
     if (st) s->st = sy_while(s->err, st, "request of %d tokens in, %d out", u->n_prompt, t->n_out);
-    look_at(s, u->rank / s->n_rank);
+    int32_t i = u->rank / s->n_rank;
+    if (s->replica[i].coast.n) cut_short(s, i);
+    look_at(s, i);
 }
 
 /* To a rank, whose queue counts it from now on, once n_tok tokens' keys have come over a replica's link. */
@@ -326,10 +364,74 @@ static bool has_work(const struct sim *s, int32_t i)
     return false;
 }
 
+/* What a step of these loads takes, and the tokens that are wanted and computed in it. */
+static double step_time(const struct sim *s, struct sy_rank_load *load, double *live, double *run)
+{
+    double widest = 0;
+    *live = 0;
+    if (s->o->balance == SY_BALANCE_SPREAD) spread(load, s->n_rank);
+    for (int32_t k = 0; k < s->n_rank; k++) {
+        if (load[k].tok > widest) widest = load[k].tok;
+        *live += load[k].tok;
+    }
+    *run = sy_timer_padded(s->o->timer, widest) * s->n_rank;
+    return sy_timer_step(s->o->timer, load, s->n_rank);
+}
+
+/* Steps that are alike on all ranks, two at least: they are timed, and taken when the last one ends. */
+static bool coast(struct sim *s, int32_t i)
+{
+    struct replica *r = &s->replica[i];
+    struct coast *c = &r->coast;
+    struct sy_alike a[RANK_MAX];
+    struct sy_rank_load load[RANK_MAX];
+    int32_t n = c->most, seq = 0;
+    if (s->o->each_step) return false;
+    for (int32_t k = 0; k < s->n_rank && n > 1; k++) {
+        a[k] = sy_engine_alike(s->rank[i * s->n_rank + k].engine, n);
+        n = a[k].n;
+        seq += a[k].seq;
+    }
+    if (n < 2 || seq == 0) return false;
+    c->began_ns = r->now = s->now;
+    c->seq = seq;
+    for (c->n = 0; c->n < n; c->n++) {
+        for (int32_t k = 0; k < s->n_rank; k++) {
+            double each = a[k].seq, ctx = (double)(a[k].ctx + (int64_t)a[k].seq * c->n);
+            load[k] =
+                speculated(s, (struct sy_rank_load){.tok = each, .out = each, .seq = each, .keys = ctx, .ctx = ctx});
+        }
+        c->s[c->n] = step_time(s, load, &c->live, &c->run);
+        c->end_ns[c->n] = r->now += (uint64_t)(1e9 * c->s[c->n]) + 1;
+    }
+    r->busy = true;
+    end_later(s, i);
+    return true;
+}
+
+static void coasted(struct sim *s, int32_t i)
+{
+    struct replica *r = &s->replica[i];
+    struct coast *c = &r->coast;
+    for (int32_t k = 0; k < s->n_rank; k++)
+        sy_engine_skip(s->rank[i * s->n_rank + k].engine, c->began_ns, c->end_ns, c->n, 0);
+    for (int32_t k = 0; k < c->n; k++) {
+        r->busy_s += c->s[k];
+        r->live_tok += c->live;
+        r->run_tok += c->run;
+    }
+    s->seen.n_step += (uint64_t)c->n;
+    s->seen.n_seq_step += (uint64_t)c->n * (uint64_t)c->seq;
+    if (c->n == c->most && c->most < COAST_MAX) c->most *= 2;
+    if (c->most > COAST_MAX) c->most = COAST_MAX;
+    c->n = 0;
+}
+
 static void begin(struct sim *s, int32_t i)
 {
+    if (coast(s, i)) return;
     struct sy_rank_load load[RANK_MAX];
-    double widest = 0, live = 0;
+    struct replica *at = &s->replica[i];
     bool any = false;
     for (int32_t k = 0; k < s->n_rank && !s->st; k++) {
         struct rank *r = &s->rank[i * s->n_rank + k];
@@ -341,18 +443,13 @@ static void begin(struct sim *s, int32_t i)
         s->seen.n_seq_step += (uint64_t)load[k].seq;
     }
     if (!any || s->st) return;
-    if (s->o->balance == SY_BALANCE_SPREAD) spread(load, s->n_rank);
-    for (int32_t k = 0; k < s->n_rank; k++) {
-        if (load[k].tok > widest) widest = load[k].tok;
-        live += load[k].tok;
-    }
-    double t = sy_timer_step(s->o->timer, load, s->n_rank);
-    s->live_tok += live;
-    s->run_tok += sy_timer_padded(s->o->timer, widest) * s->n_rank;
-    s->seen.busy_s += t;
+    double live, run, t = step_time(s, load, &live, &run);
+    at->live_tok += live;
+    at->run_tok += run;
+    at->busy_s += t;
     s->seen.n_step++;
-    s->replica[i].busy = true;
-    s->replica[i].now = s->now + (uint64_t)(1e9 * t) + 1;
+    at->busy = true;
+    at->now = s->now + (uint64_t)(1e9 * t) + 1;
     end_later(s, i);
 }
 
@@ -369,6 +466,10 @@ static void begin_idle(struct sim *s)
 static void end(struct sim *s, int32_t i)
 {
     s->replica[i].busy = false;
+    if (s->replica[i].coast.n) {
+        coasted(s, i);
+        return;
+    }
     for (int32_t k = 0; k < s->n_rank && !s->st; k++) {
         struct rank *r = &s->rank[i * s->n_rank + k];
         if (r->began) s->st = sy_engine_step_end(r->engine, s->err);
@@ -422,8 +523,9 @@ static void run(struct sim *s)
         enum event e = next_event(s, &at);
         if (e == NOTHING) return;
         if (at > s->now) s->now = at;
+        s->event_of = e == SESSION ? -1 : INT32_MAX; /* as next_event() has them */
         if (e == STEP) {
-            int32_t i = end_first(s);
+            int32_t i = s->event_of = end_first(s);
             end(s, i);
             look_at(s, i);
         } else if (e == WAKE) {
@@ -519,6 +621,7 @@ static sy_status open_all(struct sim *s)
     s->ending = sy_new_array(env, (size_t)o->n_replica, sizeof *s->ending);
     s->idle = sy_new_array(env, (size_t)o->n_replica, sizeof *s->idle);
     s->prompt = sy_new_array(env, (size_t)o->ctx_len, sizeof *s->prompt);
+    for (int32_t i = 0; s->replica && i < o->n_replica; i++) s->replica[i].coast.most = COAST_LEAST;
     if (!s->rank || !s->replica || !s->user || !s->waking || !s->prompt || !s->ending || !s->idle)
         return sy_fail(s->err, SY_ENOMEM, "no memory to simulate %zu sessions", s->n_user);
     for (size_t i = s->n_user; i-- > 0;) {
@@ -568,7 +671,13 @@ sy_status sy_simulate(const struct sy_env *env, const struct sy_sim_opt *o, cons
         s.seen.ttft = sy_summary_of(s.ttft.at, s.ttft.n);
         s.seen.tpot = sy_summary_of(s.tpot.at, s.tpot.n);
         s.seen.e2e = sy_summary_of(s.e2e.at, s.e2e.n);
-        s.seen.fill = s.run_tok > 0 ? s.live_tok / s.run_tok : 1;
+        double live = 0, run = 0;
+        for (int32_t i = 0; i < o->n_replica; i++) {
+            live += s.replica[i].live_tok;
+            run += s.replica[i].run_tok;
+            s.seen.busy_s += s.replica[i].busy_s;
+        }
+        s.seen.fill = run > 0 ? live / run : 1;
     }
     close_all(&s);
     if (!s.st) *out = s.seen;

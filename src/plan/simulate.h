@@ -2,8 +2,9 @@
  *
  * Each rank is a production engine (scheduler, blocks, prefix cache) on the sim backend; ranks of a replica step
  * together and wait for the fullest. A step's time comes from backend/sim/timer.h. Nothing here decides who runs: the
- * engine does. Time grows with (sequences in a step) x (steps), that is with tokens generated, and with tokens of
- * prompts; memory with requests that are open. One thread. */
+ * engine does. Decode steps that are known to be alike are not run one by one (sy_engine_alike()): their times are
+ * added up, and a request that arrives cuts them short. Time grows with (sequences in a step) x (steps), that is with
+ * tokens generated, and with tokens of prompts; memory with requests that are open. One thread. */
 #pragma once
 #include "backend/sim/timer.h"
 #include "bench/stats.h"
@@ -37,6 +38,7 @@ struct sy_sim_opt {
     int32_t users;
     double rate;
     uint64_t seed;
+    bool each_step; /* runs every step, even those that are known to be like the one before: for comparison */
 };
 struct sy_sim_seen {
     size_t n_request;

@@ -203,6 +203,15 @@ def test_compare():
 def test_published():
     out = plan("published")
     assert "unverified" in out and "Qwen3.5" in out
+    for said in ("57.00", "2.69", "2.81", "50.4", "96.0", "76.7", "130.2", "20 s E2E"):  # what was published
+        assert said in out, said
+    assert all(re.search(r"^%s +256 .*[+-]0\.\d%%  fitted$" % chip, out, re.M) for chip in ("tpu_v7", "b200", "b300"))
+    assert "theirs falls, from 780.9 at 32 users" in out and "% of a request is the wait for its first token" in out
+    others = sorted(f for f in os.listdir("data/measurements") if f not in ("h100.json", "speedups.json"))
+    used = [x for f in others for x in ("--from", "data/measurements/" + f)]
+    held = plan("check", *used, "--against", "data/measurements/h100.json")
+    n, of = re.search(r"which claims 80 %, holds (\d+) of (\d+) points", held).groups()
+    assert 0 <= int(n) <= int(of) and int(of) == held.count("predicted, from kin, +-")
     last = out.strip().split("\n")[-1]
     assert "cells, median error" in last and "fitted" in last and "predicted" in last
     assert float(last.split("median error ")[1].split(" %")[0]) < 6

@@ -285,6 +285,67 @@ static void given(void **state)
     sy_workload_release(&w);
 }
 
+/* Steps that are alike are timed without being run: not one of their times, nor what follows from them, is another.
+ */
+static void alike(void **state)
+{
+    (void)state;
+    static const char talk[] = "{\"timestamp\":%d,\"turns\":[{\"input_length\":%d,\"output_length\":%d},"
+                               "{\"input_length\":50,\"output_length\":%d,\"delay_ms\":500}]}\n";
+    struct sy_timer ranks =
+        timer_of("tpu_v7", "qwen3.5-397b-a17b",
+                 (struct sy_sharding){.chips = 4, .tp = 1, .dp = 8, .pp = 1, .expert_parallel = true});
+    struct sy_timer one = timer_of(
+        "b200", "deepseek-r1", (struct sy_sharding){.chips = 8, .tp = 8, .dp = 1, .pp = 1, .expert_parallel = false});
+    static const struct sy_sim_opt cases[] = {
+        {.users = 12},
+        {.users = 3, .n_replica = 5, .chunk = 64},
+        {.users = 40, .seq_max = 4, .n_replica = 2, .block_len = 16}, /* most wait */
+        {.users = 40, .memory_share = 0.95, .seq_max = 40},           /* blocks run out */
+        {.users = 12, .prefix_cache = true, .block_len = 16},
+        {.rate = 30, .n_replica = 3},
+        {.rate = 300, .n_replica = 3, .prefix_cache = true},
+        {.rate = 40, .n_replica = 3, .n_prefill = 1, .link_bytes_s = 20e9},
+        {.rate = 20, .hit = 0.3, .tier_hit = 0.4, .link_bytes_s = 5e9},
+        {.users = 12, .scheduling = SY_STATIC},
+        {.users = 12, .balance = SY_BALANCE_SPREAD, .drafted = 2, .accepted = 1.7},
+        {.rate = 50, .balance = SY_BALANCE_PINNED, .n_replica = 2},
+    };
+    struct sy_workload w[3];
+    struct sy_err err = {0};
+    char text[60 * 160];
+    size_t n = 0;
+    for (int i = 0; i < 60; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, talk, 40 * i, 100 + 37 * i % 900, 1 + i % 70, 5 + i % 40);
+    if (sy_workload_trace(env(), text, n, 1, &w[0], &err)) fail_msg("%s", err.msg);
+    w[1] = random_of(120, 900, 80, 0.1);
+    w[2] = random_of(120, 300, 60, 1); /* many steps end at the same time */
+    for (size_t i = 0; i < SY_COUNT(cases); i++)
+        for (int k = 0; k < 6; k++) {
+            struct sy_sim_opt o = cases[i];
+            struct sy_sim_seen fast, slow;
+            o.timer = k & 1 ? &ranks : &one;
+            o.ctx_len = 4096;
+            o.seed = 1;
+            if (!o.n_replica) o.n_replica = 1;
+            if (!o.chunk) o.chunk = 512;
+            if (!o.seq_max) o.seq_max = 16;
+            if (!o.block_len) o.block_len = 64;
+            if (!o.accepted) o.accepted = 1;
+            memset(&fast, 0, sizeof fast);
+            memset(&slow, 0, sizeof slow);
+            fast = run(&o, &w[k / 2]);
+            o.each_step = true;
+            slow = run(&o, &w[k / 2]);
+            assert_true(slow.n_request >= 120 && slow.n_step > 100);
+            if (memcmp(&fast, &slow, sizeof fast))
+                fail_msg("case %zu.%d: %.9f s against %.9f s, %llu steps against %llu, TTFT %.9f against %.9f s", i,
+                         k, fast.seconds, slow.seconds, (unsigned long long)fast.n_step,
+                         (unsigned long long)slow.n_step, fast.ttft.mean, slow.ttft.mean);
+        }
+    for (int i = 0; i < 3; i++) sy_workload_release(&w[i]);
+}
+
 static void too_small(void **state)
 {
     (void)state;
@@ -317,8 +378,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_request),   cmocka_unit_test(conserves), cmocka_unit_test(closed_form),
         cmocka_unit_test(sessions),      cmocka_unit_test(prefixes),  cmocka_unit_test(links_queue),
-        cmocka_unit_test(prefill_apart), cmocka_unit_test(given),     cmocka_unit_test(too_small),
-        cmocka_unit_test(promises),
+        cmocka_unit_test(prefill_apart), cmocka_unit_test(given),     cmocka_unit_test(alike),
+        cmocka_unit_test(too_small),     cmocka_unit_test(promises),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

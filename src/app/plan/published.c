@@ -107,6 +107,7 @@ sy_status sy_plan_check(struct sy_args *a, struct sy_err *err)
     sy_buf_init(&b, env, 0);
     st = sy_published_points(env, &c, &asked, &b, &cells, err);
     sy_buf_text(&b, "\n");
+    sy_published_held(&c, &cells, &b);
     if (!st) sy_published_total(&cells, &b);
     sy_points_release(&asked);
     sy_calibration_release(&c);
