@@ -325,6 +325,7 @@ static sy_status write_item(struct writer *w, const struct item *it)
     else if (it->kind == KIND_FP8) write_fp8(w, it);
     else write_blocks(w, it);
     if (w->scale.failed) return no_memory(w);
+    sy_checkpoint_let_go(w->w.c, it->t, 0, it->rows);
     sy_convert_progress(&w->w, (double)it->rows * (double)it->cols);
     return w->w.err->code;
 }

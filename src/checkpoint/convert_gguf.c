@@ -350,9 +350,10 @@ static void write_tensor(struct writer *w, const struct out *o)
         bool as_it_lies = o->to == t->format && t->data && !t->row_bytes && !t->col_bytes && !t->head_rows;
         if (as_it_lies && !o->head_rows && !o->plus_one) {
             put(w, t->data, t->n_bytes);
-            continue;
+        } else {
+            for (int64_t r = 0; r < o->rows && !w->w.err->code; r++) write_row(w, o, t, r);
         }
-        for (int64_t r = 0; r < o->rows && !w->w.err->code; r++) write_row(w, o, t, r);
+        sy_checkpoint_let_go(w->w.c, t, 0, o->rows);
     }
     pad(w, bytes_of(o));
     sy_convert_progress(&w->w, (double)bytes_of(o));

@@ -4,6 +4,7 @@
 
 #include "checkpoint/convert.h"
 #include "checkpoint/internal.h"
+#include "checkpoint/pages.h"
 
 /* A conversion under way. The first failure sticks in err; later writes do nothing. */
 struct sy_convert {

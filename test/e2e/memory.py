@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Loading and converting hold no more than the weights and a tenth in memory of their own: pages of the files do not
-count, the kernel takes them back. A synthetic model of some 200 MB in 20 shards; MEMORY_MB makes it larger."""
+"""Loading takes no more memory than the weights and a tenth, pages of the mapped files included; converting next to
+nothing. A synthetic model of some 200 MB in 20 shards; MEMORY_MB makes it larger."""
 import json
 import os
 import random
@@ -70,14 +70,14 @@ def write_model(d):
 
 
 def peak(*args):
-    """Most memory of the program's own (RssAnon), and seconds."""
+    """Most memory in use (VmHWM), pages of mapped files and the program itself among them, and seconds."""
     start, most = time.monotonic(), 0
     p = subprocess.Popen([lib.PROGRAM, *map(str, args)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     while p.poll() is None:
         try:
             with open("/proc/%d/status" % p.pid) as f:
                 lines = [line.split() for line in f]
-            most = max([most] + [int(x[1]) << 10 for x in lines if x[0] == "RssAnon:"])
+            most = max([most] + [int(x[1]) << 10 for x in lines if x[0] == "VmHWM:"])
         except (OSError, ValueError):
             pass
         time.sleep(0.002)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu_int.h"
+#include "checkpoint/pages.h"
 
 static void close_backend(struct sy_backend *b)
 {
@@ -265,6 +266,7 @@ struct pack {
     float *scratch; /* per thread */
     size_t scratch_each;
     struct sy_backend *b;
+    const struct sy_checkpoint *ckpt;
     int64_t n_item, n_done;
 };
 
@@ -274,6 +276,9 @@ static void pack_some(void *ctx, int64_t i, int32_t thread)
     const struct pack_item *it = &p->item[i];
     (it->seg->transposed ? sy_panels_pack_transposed : sy_panels_pack)(
         &it->seg->p, it->seg->tensor, it->seg->row0, it->lo, it->hi, p->scratch + (size_t)thread * p->scratch_each);
+    int64_t last = it->hi * SY_PANEL < it->seg->p.n ? it->hi * SY_PANEL : it->seg->p.n;
+    if (!it->seg->transposed)
+        sy_checkpoint_let_go(p->ckpt, it->seg->tensor, it->seg->row0 + it->lo * SY_PANEL, it->seg->row0 + last);
     int64_t done = __atomic_add_fetch(&p->n_done, 1, __ATOMIC_RELAXED);
     if (thread == 0 && p->b->opt.progress)
         p->b->opt.progress(p->b->opt.progress_ctx, (double)done / (double)p->n_item);
@@ -284,7 +289,7 @@ enum { PANELS_PER_ITEM = 64 };
 static sy_status pack_all(struct loader *l)
 {
     struct sy_weights *w = l->w;
-    struct pack p = {.b = l->b};
+    struct pack p = {.b = l->b, .ckpt = l->ckpt};
     size_t scratch = 0;
     int64_t k_max = 1;
     for (int i = 0; i < w->n_entry; i++)
