@@ -36,12 +36,12 @@ environment=$(env | grep -iE '^(https?_proxy|no_proxy|all_proxy|PIP_[A-Z_]*|TEST
 rm -rf "$root/work"
 git clone -q --no-hardlinks . "$root/work"
 
-for m in proc dev dev/pts; do
+for m in proc sys dev dev/pts; do
     mkdir -p "$root/$m"
     mountpoint -q "$root/$m" || mount --rbind "/$m" "$root/$m"
     mount --make-rslave "$root/$m"
 done
-trap 'for m in dev/pts dev proc; do umount -R -l "$root/$m" 2> /dev/null || true; done' EXIT
+trap 'for m in dev/pts dev sys proc; do umount -R -l "$root/$m" 2> /dev/null || true; done' EXIT
 
 in_bare() {
     printf '%s\n' "$environment" | sed 's/^/export /; s/=\(.*\)/="\1"/' | grep '=' > "$root/tmp/environment" || true
