@@ -279,7 +279,7 @@ static sy_val experts(struct sy_graph *g, const struct v4 *m, int l, sy_val x)
     int32_t n = o->moe.n_expert, ff = o->moe.d_ff;
     sy_val logits = sy_linear(g, x, sy_weight_exact(g, o->router, l, n, d->d_model), SY_NONE), route;
     if (m->hashed[l]) {
-        sy_val table = sy_weight(g, SY_WHOLE, "model.layers.%d.ffn.gate.tid2eid", l, d->n_vocab, o->moe.n_used);
+        sy_val table = sy_weight_exact(g, "model.layers.%d.ffn.gate.tid2eid", l, d->n_vocab, o->moe.n_used);
         route = sy_route_given(g, logits, sy_embed(g, table, sy_input(g, SY_TOK)), o->route);
     } else {
         route = sy_route(g, logits, sy_weight(g, SY_WHOLE, o->choice_bias, l, 1, n), SY_NONE, o->route);

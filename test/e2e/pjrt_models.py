@@ -9,9 +9,9 @@ import shutil
 import tempfile
 
 import pjrt
-from golden import SEQUENCES
-from pjrt import FLAGS, HOME, answers, backend, check_case, logits, random_model, worst
-from support import lib, plugins, server
+from golden import EXACT, SEQUENCES
+from pjrt import FLAGS, HOME, SMALL, answers, backend, check_case, logits, random_model, worst
+from support import lib, plugins, seeded, server
 
 EVERY = bool(os.environ.get("PJRT_EVERY"))
 # One for each op that few models use: the gated delta rule and convolutions, latents and the indexer, sinks, keys of another
@@ -164,6 +164,24 @@ def test_snapshots():
         assert answers(s, ASKS[:4]) == want[:4]
         m = s.idle()
     assert m["vllm:prefix_cache_hits_total"] > 0 and m["systole_compiles_total"] == 0, m
+
+
+def test_deepseek_v4():
+    """Streams, compressed keys and those that an indexer chooses of them: the reference's logits, in whole and in pieces, and
+    answers made token by token."""
+    with open("test/golden/families/deepseek_v4.json") as f:
+        case = json.load(f)
+    with tempfile.TemporaryDirectory() as d:
+        seeded.write_model(d + "/model.safetensors", case["tensors"], case["seed"])
+        with open(d + "/config.json", "w") as f:
+            json.dump(case["config"], f)
+        for small in (["--ctx-size", 256, "--max-batched-tokens", 64], ["--ctx-size", 128, "--max-batched-tokens", 16, "--block-size", 8]):
+            (_, n), got = logits(d, case["ids"], backend(), small=small)
+            for row, want in case["logits"].items():
+                assert worst(got[int(row) * n : (int(row) + 1) * n], want) <= 1e-3, (small, row)
+        run = ["run", "-m", d, *EXACT, *SMALL, "--ids", ",".join(map(str, case["ids"][:20])), "-n", len(case["greedy"]), "--temperature", 0,
+               "--ignore-eos", "--output", "ids"]
+        assert [int(x) for x in lib.text(lib.ok(*run, *backend(), env={"SYSTOLE_HOME": HOME}, timeout=240)).split(",")] == case["greedy"]
 
 
 # Sinks with KV heads held four times, latents and their indexer, states and convolutions by heads.

@@ -200,6 +200,18 @@ int lower_fn(struct lower *l, enum sy_fn f, int x)
     return pj_binary(h, "multiply", pj_binary(h, "multiply", x, half), pj_binary(h, "add", y, one));
 }
 
+int lower_glu(struct lower *l, const struct sy_glu_dim *d, int gate, int up)
+{
+    struct pj_hlo *h = &l->h;
+    if (d->limit > 0) {
+        int limit = pj_splat(h, (double)d->limit, gate), low = pj_splat(h, -(double)d->limit, gate);
+        gate = pj_binary(h, "minimum", gate, limit);
+        up = pj_binary(h, "maximum", pj_binary(h, "minimum", up, limit), low);
+    }
+    if (d->up_add != 0) up = pj_binary(h, "add", up, pj_splat(h, (double)d->up_add, up));
+    return pj_binary(h, "multiply", lower_fn(l, d->fn, gate), up);
+}
+
 static int act(struct lower *l, const struct sy_node *n) { return lower_fn(l, n->attr.fn, in(l, n, 0)); }
 static int glu(struct lower *l, const struct sy_node *n)
 {
@@ -329,30 +341,20 @@ static int (*const lowerings[SY_OP_COUNT])(struct lower *, const struct sy_node 
     [SY_OP_EXPERTS] = lower_experts,
     [SY_OP_CONV] = lower_conv,
     [SY_OP_SCAN] = lower_scan,
+    [SY_OP_GATES] = lower_gates,
+    [SY_OP_BLEND] = lower_blend,
+    [SY_OP_COMPRESS] = lower_compress,
+    [SY_OP_KEEP] = lower_keep,
     [SY_OP_SAMPLE] = sample,
 };
-
-/* Attributes that only some models use and no lowering here handles. */
-static bool plain(const struct sy_node *n)
-{
-    switch (n->op) {
-    case SY_OP_ROPE: return n->attr.rope.every <= 1;
-    case SY_OP_GLU: return n->attr.glu.limit <= 0;
-    case SY_OP_INDEX: return n->attr.index.every <= 1;
-    case SY_OP_ROUTE: return !n->in[3].id;
-    case SY_OP_ATTEND: return !n->in[6].id;
-    default: return true;
-    }
-}
 
 sy_status pj_lower_check(const struct sy_graph *g, struct sy_err *err)
 {
     uint32_t n_node;
     const struct sy_node *node = sy_graph_nodes(g, &n_node);
     for (uint32_t i = 1; i < n_node; i++)
-        if (!lowerings[node[i].op] || !plain(&node[i]))
-            return sy_fail(err, SY_ENOSUP,
-                           "the pjrt backend has no lowering of the op %s as this model uses it; use --backend cpu",
+        if (!lowerings[node[i].op])
+            return sy_fail(err, SY_ENOSUP, "the pjrt backend has no lowering of the op %s; use --backend cpu",
                            sy_op_name(node[i].op));
     return SY_OK;
 }

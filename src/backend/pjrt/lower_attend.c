@@ -212,6 +212,7 @@ int lower_attend(struct lower *l, const struct sy_node *n)
     if (n->in[2].id) state[1] = lower_write_rows(l, state[1], l->val[n->in[2].id], rows);
     a.keys = state[0];
     if (!d->shared) a.vals = state[1];
+    if (n->in[6].id) return lower_attend_kept(l, n, a.keys);
     if (n->in[5].id && l->val[n->in[5].id] >= 0) return lower_attend_chosen(l, n, a.keys);
     if (lower_kernel_takes(n, &l->opt) && l->opt.kernels & lower_kernels_of(l->shape))
         return lower_kernel_attend(l, n, l->val[n->in[0].id], a.keys, a.vals);

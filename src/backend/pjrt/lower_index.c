@@ -17,6 +17,28 @@ struct index {
     enum pj_elem elem;
 };
 
+/* The last token of each run of `every`. */
+static int last_token(struct pj_hlo *h, int at, int32_t every)
+{
+    if (every <= 1) return at;
+    int end = pj_binary(h, "multiply", pj_binary(h, "add", at, pj_splat(h, 1, at)), pj_splat(h, every, at));
+    return pj_binary(h, "subtract", end, pj_splat(h, 1, end));
+}
+
+/* Which run each place of a context's keys is of, i32; past every position where a block has fewer than it could. */
+static int number_of(struct index *x, int place)
+{
+    struct pj_hlo *h = &x->l->h;
+    int32_t every = x->d->every, block_len = x->l->opt.cache.block_len;
+    if (every <= 1) return place;
+    int each = pj_splat(h, (double)pj_type_of(h, x->keys)->dim[1], place), len = pj_splat(h, block_len, place);
+    int begin = pj_binary(h, "multiply", pj_binary(h, "divide", place, each), len);
+    int run = pj_binary(h, "divide", begin, pj_splat(h, every, place));
+    run = pj_binary(h, "add", run, pj_binary(h, "remainder", place, each));
+    int ends = pj_compare(h, "LT", last_token(h, run, every), pj_binary(h, "add", begin, len));
+    return pj_select(h, ends, run, pj_splat(h, (double)x->l->shape.block * block_len, run));
+}
+
 /* f32 [s, q, n] of the run's keys, the first at position key0 (i32 [1]; -1: 0). */
 static int scores(struct index *x, int blocks, int key0)
 {
@@ -35,7 +57,7 @@ static int scores(struct index *x, int blocks, int key0)
     y = pj_select(h, pj_compare(h, "EQ", y, zero), zero, y);
     int at = pj_iota(h, all, 2);
     if (key0 >= 0) at = pj_binary(h, "add", at, PJ_BROADCAST(h, key0, all, 0));
-    int seen = pj_compare(h, "LE", at, PJ_BROADCAST(h, x->pos, all, 0, 1));
+    int seen = pj_compare(h, "LE", last_token(h, number_of(x, at), x->d->every), PJ_BROADCAST(h, x->pos, all, 0, 1));
     return pj_select(h, seen, y, pj_splat(h, LOWER_NEVER, y));
 }
 
@@ -43,7 +65,7 @@ static int scores(struct index *x, int blocks, int key0)
 static int choose(struct index *x, int hi)
 {
     struct pj_hlo *h = &x->l->h;
-    int64_t n = x->runs.run * x->l->opt.cache.block_len;
+    int64_t n = x->runs.run * pj_type_of(h, x->keys)->dim[1];
     if (x->runs.n_run == 1) return pj_top(h, scores(x, x->table, -1), x->d->n_top);
     int one = pj_const(h, pj_scalar(PJ_I32), 1), first = pj_const(h, pj_scalar(PJ_I32), 0);
     int all = pj_const(h, PJ_TYPE(PJ_F32, x->s, x->q, x->runs.n_run * n), LOWER_NEVER);
@@ -72,7 +94,7 @@ static int decode(struct index *x, int q, int w)
     x->query = PJ_RESHAPE(h, q, x->s, x->d->n_head, x->d->d);
     x->weight = PJ_RESHAPE(h, w, x->s, 1, x->d->n_head);
     int chosen = choose(x, pj_binary(h, "add", last, pj_const(h, pj_scalar(PJ_I32), 1)));
-    return PJ_RESHAPE(h, chosen, x->s, x->d->n_top);
+    return PJ_RESHAPE(h, number_of(x, chosen), x->s, x->d->n_top);
 }
 
 static int pieces(struct index *x, int q, int w)
@@ -95,7 +117,8 @@ static int pieces(struct index *x, int q, int w)
     x->weight = PJ_RESHAPE(h, pj_dynamic_slice(h, w, 0, p.at, x->q), 1, x->q, x->d->n_head);
     int last = lower_run_of(l, &x->runs, lower_scalar_at(h, pos, pj_binary(h, "subtract", p.next, p.one)));
     int chosen = choose(x, pj_binary(h, "add", last, p.one));
-    out = pj_dynamic_update(h, p.carry[0], PJ_RESHAPE(h, chosen, x->q, x->d->n_top), 0, p.at);
+    chosen = PJ_RESHAPE(h, number_of(x, chosen), x->q, x->d->n_top);
+    out = pj_dynamic_update(h, p.carry[0], chosen, 0, p.at);
     lower_pieces_end(l, &p, &out);
     return pj_slice(h, p.carry[0], 0, 0, tok);
 }
@@ -105,8 +128,10 @@ int lower_index(struct lower *l, const struct sy_node *n)
     struct pj_hlo *h = &l->h;
     struct index x = {.l = l, .d = &n->attr.index, .elem = lower_kv_elem(l)};
     int *state = lower_state(l, n);
-    x.keys = *state = lower_write_rows(l, *state, l->val[n->in[1].id], lower_field(l, SY_ROW));
-    if (x.d->n_top >= (int64_t)l->shape.block * l->opt.cache.block_len) return -1;
+    int32_t every = x.d->every > 1 ? x.d->every : 1;
+    int rows = every > 1 ? lower_run_rows(l, every) : lower_field(l, SY_ROW);
+    x.keys = *state = lower_write_rows(l, *state, l->val[n->in[1].id], rows);
+    if (x.d->n_top >= (int64_t)l->shape.block * l->opt.cache.block_len / every) return -1;
     int q = pj_convert(h, l->val[n->in[0].id], x.elem), w = l->val[n->in[2].id];
     return pj_is_decode(l->shape) ? decode(&x, q, w) : pieces(&x, q, w);
 }
@@ -114,16 +139,25 @@ int lower_index(struct lower *l, const struct sy_node *n)
 /* ---- ATTEND ------------------------------------------------------------------------------------------------------
  */
 
-/* Rows of the cache, i32 [tok, n_top], of the positions chosen. */
-static int rows_of(struct lower *l, int chosen)
+/* Rows, i32 [tok, n], of the positions, or runs of `every`, that a token reads in an array of blocks. */
+static int rows_of(struct lower *l, int place, int32_t every)
 {
     struct pj_hlo *h = &l->h;
-    struct pj_type t = *pj_type_of(h, chosen);
-    int len = pj_splat(h, l->opt.cache.block_len, chosen), entry = lower_entry_of_token(l);
+    struct pj_type t = *pj_type_of(h, place);
+    int32_t block_len = l->opt.cache.block_len;
+    int len = pj_splat(h, block_len, place), entry = lower_entry_of_token(l), off;
+    int number = pj_binary(h, "divide", last_token(h, place, every), len);
     int base = pj_binary(h, "multiply", entry, pj_splat(h, l->shape.block, entry));
-    int at = pj_binary(h, "add", PJ_BROADCAST(h, base, t, 0), pj_binary(h, "divide", chosen, len));
-    int block = pj_gather(h, lower_field(l, SY_BLOCK_TABLE), at);
-    return pj_binary(h, "add", pj_binary(h, "multiply", block, len), pj_binary(h, "remainder", chosen, len));
+    int block =
+        pj_gather(h, lower_field(l, SY_BLOCK_TABLE), pj_binary(h, "add", PJ_BROADCAST(h, base, t, 0), number));
+    if (every <= 1) {
+        off = pj_binary(h, "remainder", place, len);
+    } else {
+        int begin = pj_binary(h, "divide", pj_binary(h, "multiply", number, len), pj_splat(h, every, place));
+        off = pj_binary(h, "subtract", place, begin);
+        len = pj_splat(h, (block_len + every - 1) / every, place);
+    }
+    return pj_binary(h, "add", pj_binary(h, "multiply", block, len), off);
 }
 
 /* Queries [q, n_head, d_key] over keys [q, n, d_key] of their own, of which `seen` [q, n] count: [q, n_head * d_val].
@@ -154,30 +188,90 @@ static int attend_own(struct lower *l, const struct sy_node *n, int query, int k
     return PJ_RESHAPE(h, y, t.dim[0], (int64_t)d->n_head * d->d_val);
 }
 
-int lower_attend_chosen(struct lower *l, const struct sy_node *n, int keys)
+/* Keys that some tokens read, by their places: rows of an array. */
+struct places {
+    int array;     /* [n_row, d] */
+    int row, seen; /* i32 and i1 [tok, n] */
+};
+
+/* A loop over a few tokens at a time, each over the keys that are its own. */
+static int attend_places(struct lower *l, const struct sy_node *n, const struct places *p, int n_places)
 {
     struct pj_hlo *h = &l->h;
     const struct sy_attn_dim *d = &n->attr.attn;
     enum pj_elem elem = lower_kv_elem(l);
-    struct pj_type cache = *pj_type_of(h, keys);
     int64_t tok = l->shape.tok, q = tok < TOGETHER ? tok : TOGETHER, n_out = (int64_t)d->n_head * d->d_val;
-    int chosen = l->val[n->in[5].id], row = pj_pad_after(h, rows_of(l, chosen), 0, q);
-    chosen = pj_pad_after(h, chosen, 0, q);
-    int pos = pj_pad_after(h, lower_field(l, SY_POS), 0, q), start = lower_field(l, SY_START);
+    int row[2], seen[2], start = lower_field(l, SY_START);
+    for (int i = 0; i < n_places; i++) {
+        row[i] = pj_pad_after(h, p[i].row, 0, q);
+        seen[i] = pj_pad_after(h, pj_convert(h, p[i].seen, PJ_I32), 0, q);
+    }
     int query = pj_pad_after(h, pj_convert(h, l->val[n->in[0].id], elem), 0, q);
-    int flat = PJ_RESHAPE(h, keys, cache.dim[0] * cache.dim[1], cache.dim[3]);
     int total = pj_reshape(h, pj_slice(h, start, 0, l->shape.seq, l->shape.seq + 1), 0, NULL);
     int step = pj_const(h, pj_scalar(PJ_I32), (double)q), first = pj_const(h, pj_scalar(PJ_I32), 0);
     struct pj_loop loop; /* token, output */
     int out = pj_const(h, PJ_TYPE(PJ_F32, tok + q, n_out), 0);
     pj_while(h, &loop, (const int[]){first, out}, 2);
     pj_while_do(h, &loop, pj_compare(h, "LT", loop.var[0], total));
-    int at = loop.var[0], places = pj_dynamic_slice(h, chosen, 0, at, q);
-    struct pj_type t = *pj_type_of(h, places);
-    int seen = pj_compare(h, "LE", places, PJ_BROADCAST(h, pj_dynamic_slice(h, pos, 0, at, q), t, 0));
-    int own = pj_convert(h, pj_gather(h, flat, pj_dynamic_slice(h, row, 0, at, q)), elem);
+    int at = loop.var[0], keys[2], counts[2];
+    for (int i = 0; i < n_places; i++) {
+        keys[i] = pj_convert(h, pj_gather(h, p[i].array, pj_dynamic_slice(h, row[i], 0, at, q)), elem);
+        counts[i] = pj_dynamic_slice(h, seen[i], 0, at, q);
+    }
+    int own = n_places > 1 ? pj_concat(h, keys, n_places, 1) : keys[0];
+    int count = n_places > 1 ? pj_concat(h, counts, n_places, 1) : counts[0];
+    count = pj_compare(h, "NE", count, pj_splat(h, 0, count));
     int x = PJ_RESHAPE(h, pj_dynamic_slice(h, query, 0, at, q), q, d->n_head, d->d_key);
-    out = pj_dynamic_update(h, loop.var[1], attend_own(l, n, x, own, seen), 0, at);
+    out = pj_dynamic_update(h, loop.var[1], attend_own(l, n, x, own, count), 0, at);
     pj_while_end(h, &loop, (const int[]){pj_binary(h, "add", at, step), out});
     return pj_slice(h, loop.var[1], 0, 0, tok);
+}
+
+static int flat(struct pj_hlo *h, int array)
+{
+    struct pj_type t = *pj_type_of(h, array);
+    return PJ_RESHAPE(h, array, t.dim[0] * t.dim[1], t.dim[3]);
+}
+
+/* i32 [tok, n]: each token's position. */
+static int positions(struct lower *l, int64_t n)
+{
+    return PJ_BROADCAST(&l->h, lower_field(l, SY_POS), PJ_TYPE(PJ_I32, l->shape.tok, n), 0);
+}
+
+int lower_attend_chosen(struct lower *l, const struct sy_node *n, int keys)
+{
+    struct pj_hlo *h = &l->h;
+    int chosen = l->val[n->in[5].id], pos = positions(l, pj_type_of(h, chosen)->dim[1]);
+    struct places p = {flat(h, keys), rows_of(l, chosen, 1), pj_compare(h, "LE", chosen, pos)};
+    return attend_places(l, n, &p, 1);
+}
+
+/* The window's keys, and of what a KEEP wrote the runs that an INDEX chose, or all that are complete. */
+int lower_attend_kept(struct lower *l, const struct sy_node *n, int keys)
+{
+    struct pj_hlo *h = &l->h;
+    const struct sy_node *keep = &l->node[n->in[6].id];
+    int32_t every = keep->attr.every;
+    int64_t most = (int64_t)l->shape.block * l->opt.cache.block_len, window = n->attr.attn.window;
+    if (window > most) window = most;
+    int pos = positions(l, window), back = pj_iota(h, *pj_type_of(h, pos), 1);
+    int near = pj_binary(h, "subtract", pos, back), zero = pj_splat(h, 0, near);
+    int inside = pj_compare(h, "GE", near, zero), chosen = n->in[5].id ? l->val[n->in[5].id] : -1;
+    struct places p[2] = {{flat(h, keys), rows_of(l, pj_select(h, inside, near, zero), 1), inside}};
+    int64_t n_run = chosen < 0 ? most / every : pj_type_of(h, chosen)->dim[1];
+    if (n_run == 0) return attend_places(l, n, p, 1);
+    pos = positions(l, n_run);
+    if (chosen < 0) chosen = pj_iota(h, *pj_type_of(h, pos), 1);
+    int seen = pj_compare(h, "LE", last_token(h, chosen, every), pos);
+    chosen = pj_select(h, seen, chosen, pj_splat(h, 0, chosen));
+    p[1] = (struct places){flat(h, *lower_state(l, keep)), rows_of(l, chosen, every), seen};
+    return attend_places(l, n, p, 2);
+}
+
+int lower_keep(struct lower *l, const struct sy_node *n)
+{
+    int *state = lower_state(l, n);
+    *state = lower_write_rows(l, *state, l->val[n->in[0].id], lower_run_rows(l, n->attr.every));
+    return -1;
 }

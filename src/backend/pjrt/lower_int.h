@@ -4,7 +4,7 @@
 
 struct rope_value {
     const float *inv_freq;
-    int32_t n;
+    int32_t n, every;
     int cos, sin; /* f32 [tok, n] */
 };
 struct chain_value { /* i32 [seq], see lower_recur.c */
@@ -42,6 +42,7 @@ int lower_dot(struct lower *, int a, int b, const struct pj_dot *);
 int lower_vec(struct lower *, sy_val weight);    /* a WEIGHT used as a vector, f32 [cols] */
 int lower_matrix(struct lower *, sy_val weight); /* a WEIGHT of one segment, [rows, cols] */
 int lower_fn(struct lower *, enum sy_fn, int x);
+int lower_glu(struct lower *, const struct sy_glu_dim *, int gate, int up);
 /* Numbers of a quantised [rows, cols]: scale * code + min (-1: none of these), each group of a row with its own. */
 int lower_dequantised(struct lower *, const struct pj_wseg *, int code, int scale, int min);
 int lower_attend(struct lower *, const struct sy_node *);
@@ -71,6 +72,11 @@ int lower_temper(struct lower *, const struct sy_node *);
 int lower_sparsify(struct lower *, const struct sy_node *);
 int lower_match(struct lower *, const struct sy_node *);
 int lower_heads(struct lower *, const struct sy_node *);
+int lower_gates(struct lower *, const struct sy_node *);
+int lower_blend(struct lower *, const struct sy_node *);
+int lower_compress(struct lower *, const struct sy_node *);
+int lower_keep(struct lower *, const struct sy_node *);
+int lower_attend_kept(struct lower *, const struct sy_node *, int keys);
 
 /* ---- state (lower_state.c) --------------------------------------------------------------------------------------
  */
@@ -78,6 +84,9 @@ int lower_heads(struct lower *, const struct sy_node *);
 int *lower_state(struct lower *, const struct sy_node *); /* the arrays of the node's STATE, to be replaced */
 /* An array [n_block, block_len, n, d] with the step's rows x [tok, n * d] written at rows i32 [tok], mostly ROW. */
 int lower_write_rows(struct lower *, int array, int x, int rows);
+/* Keys of runs of `every` tokens: a block has those whose runs end in it. i32 [tok]: the row that a token's run has
+ * in such an array, 0 unless the token is its run's last. */
+int lower_run_rows(struct lower *, int32_t every);
 int lower_entry_of_token(struct lower *); /* i32 [tok]; of padding the last entry */
 int lower_scalar_at(struct pj_hlo *, int vec, int at);
 

@@ -83,6 +83,15 @@ static int without_padding(struct lower *l, int ids)
     return pj_select(h, live, ids, pj_const(h, t, 2.0 * SY_EXPERTS_MAX));
 }
 
+/* The mask [rows, n] of the expert whose number is column k of ids; *id: the numbers, i32 [rows]. */
+static int given(struct pj_hlo *h, int ids, int32_t k, struct pj_type t, int *id)
+{
+    struct pj_type all = t;
+    all.elem = PJ_I32;
+    *id = PJ_RESHAPE(h, pj_convert(h, pj_slice(h, ids, 1, k, k + 1), PJ_I32), t.dim[0]);
+    return pj_compare(h, "EQ", pj_iota(h, all, 1), PJ_BROADCAST(h, *id, all, 0));
+}
+
 /* [rows, 2 n_used]: ids as numbers, then weights. */
 int lower_route(struct lower *l, const struct sy_node *n)
 {
@@ -96,7 +105,7 @@ int lower_route(struct lower *l, const struct sy_node *n)
     int part[3 * 64], gains[64], id;
     sy_assert(d->n_used <= 64);
     for (int32_t k = 0; k < d->n_used; k++) {
-        int mask = take_best(h, &choice, &id);
+        int mask = n->in[3].id ? given(h, l->val[n->in[3].id], k, t, &id) : take_best(h, &choice, &id);
         part[k] = pj_reshape(h, pj_convert(h, id, PJ_F32), 2, column.dim);
         part[d->n_used + k] = pj_reshape(h, chosen(h, mask, score), 2, column.dim);
         if (gain >= 0) gains[k] = pj_reshape(h, chosen(h, mask, gain), 2, column.dim);
@@ -160,14 +169,7 @@ static int feed_forward(struct experts *x, int a, int e)
     if (!d->gated) {
         y = lower_fn(l, d->glu.fn, y);
     } else {
-        int gate = pj_slice(h, y, 1, 0, f), up = pj_slice(h, y, 1, f, 2 * f);
-        if (d->glu.limit > 0) {
-            int limit = pj_splat(h, (double)d->glu.limit, gate), low = pj_splat(h, -(double)d->glu.limit, gate);
-            gate = pj_binary(h, "minimum", gate, limit);
-            up = pj_binary(h, "maximum", pj_binary(h, "minimum", up, limit), low);
-        }
-        if (d->glu.up_add != 0) up = pj_binary(h, "add", up, pj_splat(h, (double)d->glu.up_add, up));
-        y = pj_binary(h, "multiply", lower_fn(l, d->glu.fn, gate), up);
+        y = lower_glu(l, &d->glu, pj_slice(h, y, 1, 0, f), pj_slice(h, y, 1, f, 2 * f));
     }
     return product(x, y, x->n->in[3], x->n->in[5], e, x->n->dim[1]);
 }

@@ -3,6 +3,8 @@
  * The convolution takes all tokens at once, and what lies before a chain from its first entry's slot. The scan takes
  * a token of each entry at once in a decode bucket (which has no chains), else loops over pieces of one entry, each
  * by matrix products. */
+#include <string.h>
+
 #include "backend/pjrt/lower_int.h"
 
 /* ---- CONV --------------------------------------------------------------------------------------------------------
@@ -100,6 +102,144 @@ int lower_conv(struct lower *l, const struct sy_node *n)
     if (n->in[2].id) y = pj_binary(h, "add", y, PJ_BROADCAST(h, lower_vec(l, n->in[2]), *pj_type_of(h, y), 1));
     leave(&c, slots);
     return y;
+}
+
+/* ---- COMPRESS ----------------------------------------------------------------------------------------------------
+ *
+ * A mean weighted by softmax as its largest gate, the sum of exp(gate - largest) and that of the weighted values
+ * (Milakov and Gimelshein, arXiv:1805.02867): what came before a chain is in its slot, and the step's tokens are
+ * added, all at once, one place of a run after another. */
+
+struct mean { /* f32 [tok, d] */
+    int top, sum, value;
+};
+struct compress {
+    struct lower *l;
+    int64_t d;
+    int32_t every;
+    int gate, value; /* f32 [tok, cols] */
+    int me, in_run, begin,
+        pos0; /* i32 [tok]: its row; place in its run; its chain's first token; that one's position */
+};
+
+static struct mean mean_of_none(struct pj_hlo *h, struct pj_type t)
+{
+    int zero = pj_const(h, t, 0);
+    return (struct mean){pj_const(h, t, LOWER_NEVER), zero, zero};
+}
+
+static struct mean merged(struct pj_hlo *h, struct mean a, struct mean b)
+{
+    int top = pj_binary(h, "maximum", a.top, b.top);
+    int x = pj_unary(h, "exponential", pj_binary(h, "subtract", a.top, top));
+    int y = pj_unary(h, "exponential", pj_binary(h, "subtract", b.top, top));
+    return (struct mean){
+        top, pj_binary(h, "add", pj_binary(h, "multiply", a.sum, x), pj_binary(h, "multiply", b.sum, y)),
+        pj_binary(h, "add", pj_binary(h, "multiply", a.value, x), pj_binary(h, "multiply", b.value, y))};
+}
+
+/* The mean where the mask i1 [tok] has it, else none. */
+static struct mean where(struct pj_hlo *h, int mask, struct mean a)
+{
+    struct pj_type t = *pj_type_of(h, a.top);
+    struct mean none = mean_of_none(h, t);
+    mask = PJ_BROADCAST(h, mask, t, 0);
+    return (struct mean){pj_select(h, mask, a.top, none.top), pj_select(h, mask, a.sum, none.sum),
+                         pj_select(h, mask, a.value, none.value)};
+}
+
+/* With the token at row `at` [tok] added, of columns [lo, lo + d), where it is in the step and the mask has it. */
+static struct mean with_token(struct compress *c, struct mean m, int at, int mask, int64_t lo)
+{
+    struct pj_hlo *h = &c->l->h;
+    mask = pj_binary(h, "and", mask, pj_compare(h, "GE", at, c->begin));
+    at = pj_binary(h, "maximum", at, pj_splat(h, 0, at));
+    int gate = pj_slice(h, pj_gather(h, c->gate, at), 1, lo, lo + c->d);
+    int value = pj_slice(h, pj_gather(h, c->value, at), 1, lo, lo + c->d);
+    struct mean one = {gate, pj_splat(h, 1, gate), value};
+    return merged(h, m, where(h, mask, one));
+}
+
+/* Sums of a token's run, of columns [lo, lo + d), and (before) those of the run before, of the first d columns. */
+static void step_sums(struct compress *c, int64_t lo, struct mean *m, struct mean *next)
+{
+    struct pj_hlo *h = &c->l->h;
+    int zero = pj_const(h, pj_scalar(PJ_I32), 0), one = pj_const(h, pj_scalar(PJ_I32), 1);
+    struct mean none = mean_of_none(h, PJ_TYPE(PJ_F32, c->l->shape.tok, c->d));
+    int init[7] = {zero, none.top, none.sum, none.value, none.top, none.sum, none.value};
+    int n = next ? 7 : 4;
+    struct pj_loop loop; /* tokens ago, sums of this run and the one before, sums of its first columns */
+    pj_while(h, &loop, init, n);
+    pj_while_do(h, &loop, pj_compare(h, "LT", loop.var[0], pj_const(h, pj_scalar(PJ_I32), c->every)));
+    struct pj_type list = *pj_type_of(h, c->me);
+    int i = pj_broadcast(h, loop.var[0], list, NULL), at = pj_binary(h, "subtract", c->me, i);
+    int here = pj_compare(h, "LE", i, c->in_run);
+    struct mean a = with_token(c, (struct mean){loop.var[1], loop.var[2], loop.var[3]}, at, here, lo), b = none;
+    if (next) {
+        int before = pj_binary(h, "subtract", pj_binary(h, "subtract", at, c->in_run), pj_splat(h, 1, at));
+        int all = pj_compare(h, "GE", i, pj_splat(h, 0, i));
+        a = with_token(c, a, before, all, 0);
+        b = with_token(c, (struct mean){loop.var[4], loop.var[5], loop.var[6]}, at, here, 0);
+    }
+    int left[7] = {pj_binary(h, "add", loop.var[0], one), a.top, a.sum, a.value, b.top, b.sum, b.value};
+    pj_while_end(h, &loop, left);
+    *m = (struct mean){loop.var[1], loop.var[2], loop.var[3]};
+    if (next) *next = (struct mean){loop.var[4], loop.var[5], loop.var[6]};
+}
+
+static struct mean held(struct compress *c, int slots, int64_t at)
+{
+    struct pj_hlo *h = &c->l->h;
+    int x[3];
+    for (int i = 0; i < 3; i++)
+        x[i] = PJ_RESHAPE(h, pj_slice(h, slots, 1, at + i, at + i + 1), c->l->shape.tok, c->d);
+    return (struct mean){x[0], x[1], x[2]};
+}
+
+/* What each entry leaves: the sums behind its last token. */
+static void leave_sums(struct compress *c, int *slots, const int *sums, int n)
+{
+    struct lower *l = c->l;
+    struct pj_hlo *h = &l->h;
+    int part[6], last = pj_slice(h, lower_field(l, SY_START), 0, 1, l->shape.seq + 1);
+    last = pj_binary(h, "maximum", pj_binary(h, "subtract", last, pj_splat(h, 1, last)), pj_splat(h, 0, last));
+    for (int i = 0; i < n; i++) part[i] = PJ_RESHAPE(h, pj_gather(h, sums[i], last), l->shape.seq, 1, c->d);
+    *slots = pj_scatter(h, *slots, chains(l).wr, pj_concat(h, part, n, 1));
+}
+
+int lower_compress(struct lower *l, const struct sy_node *n)
+{
+    struct pj_hlo *h = &l->h;
+    const struct sy_compress_dim *k = &n->attr.compress;
+    int *slots = lower_state(l, n), x = l->val[n->in[0].id], pos = lower_field(l, SY_POS);
+    int64_t d = n->dim[1], cols = k->overlap ? 2 * d : d;
+    struct compress c = {.l = l, .d = d, .every = k->every, .value = pj_slice(h, x, 1, 0, cols)};
+    int head = chains(l).head, start = pj_slice(h, lower_field(l, SY_START), 0, 0, l->shape.seq);
+    int first = pj_gather(h, start, head), entry = lower_entry_of_token(l), every = pj_splat(h, k->every, pos);
+    c.me = pj_iota(h, *pj_type_of(h, pos), 0);
+    c.in_run = pj_binary(h, "remainder", pos, every);
+    c.begin = pj_gather(h, first, entry);
+    c.pos0 = pj_gather(h, pos, c.begin);
+    int bias = PJ_RESHAPE(h, lower_vec(l, n->in[1]), k->every, cols);
+    c.gate = pj_binary(h, "add", pj_slice(h, x, 1, cols, 2 * cols), pj_gather(h, bias, c.in_run));
+    int own = pj_gather(h, pj_gather(h, lower_field(l, SY_SLOT_RD), head), entry);
+    int from = pj_convert(h, pj_gather(h, *slots, own), PJ_F32);
+    int run0 = pj_binary(h, "subtract", pos, c.in_run), begun = pj_compare(h, "GT", c.pos0, run0);
+    struct mean now, next, *both = k->overlap ? &next : NULL;
+    step_sums(&c, k->overlap ? d : 0, &now, both);
+    now = merged(h, now, where(h, begun, held(&c, from, 0)));
+    if (both) {
+        struct mean old = held(&c, from, 3);
+        int zero = pj_splat(h, 0, pos), after = pj_compare(h, "GT", c.pos0, pj_binary(h, "subtract", run0, every));
+        int before = pj_binary(h, "and", after, pj_compare(h, "LE", c.pos0, run0));
+        before = pj_binary(h, "and", before, pj_compare(h, "GT", c.pos0, zero));
+        now = merged(h, now, where(h, before, old));
+        next = merged(h, next, where(h, begun, old));
+    }
+    int sums[6] = {now.top, now.sum, now.value};
+    if (both) memcpy(sums + 3, (const int[]){next.top, next.sum, next.value}, 3 * sizeof *sums);
+    leave_sums(&c, slots, sums, both ? 6 : 3);
+    return pj_binary(h, "divide", now.value, now.sum);
 }
 
 /* ---- SCAN --------------------------------------------------------------------------------------------------------

@@ -77,6 +77,70 @@ int lower_heads(struct lower *l, const struct sy_node *n)
     return PJ_RESHAPE(h, y, rows, n->dim[1]);
 }
 
+/* ---- streams -----------------------------------------------------------------------------------------------------
+ */
+
+/* Each divided by the sum over one dimension of m [rows, n, n], plus eps. */
+static int balanced(struct pj_hlo *h, int m, int dim, double eps)
+{
+    struct pj_type t = *pj_type_of(h, m);
+    int sum = pj_reduce(h, "add", m, dim, eps);
+    return pj_binary(h, "divide", m, pj_broadcast(h, sum, t, dim == 2 ? (const int[]){0, 1} : (const int[]){0, 2}));
+}
+
+/* Rows and columns of a positive matrix divided by their sums in turn (Sinkhorn and Knopp, 1967). */
+static int mixing(struct pj_hlo *h, int m, const struct sy_gates_dim *d)
+{
+    double eps = (double)d->eps;
+    struct pj_type t = *pj_type_of(h, m);
+    int top = PJ_BROADCAST(h, pj_reduce(h, "maximum", m, 2, LOWER_NEVER), t, 0, 1),
+        one = pj_const(h, pj_scalar(PJ_I32), 1);
+    m = balanced(h, pj_unary(h, "exponential", pj_binary(h, "subtract", m, top)), 2, 0);
+    m = balanced(h, pj_binary(h, "add", m, pj_splat(h, eps, m)), 1, eps);
+    struct pj_loop loop; /* round, matrices */
+    pj_while(h, &loop, (const int[]){one, m}, 2);
+    pj_while_do(h, &loop, pj_compare(h, "LT", loop.var[0], pj_const(h, pj_scalar(PJ_I32), d->n_round)));
+    m = balanced(h, balanced(h, loop.var[1], 2, eps), 1, eps);
+    pj_while_end(h, &loop, (const int[]){pj_binary(h, "add", loop.var[0], one), m});
+    return loop.var[1];
+}
+
+int lower_gates(struct lower *l, const struct sy_node *n)
+{
+    struct pj_hlo *h = &l->h;
+    const struct sy_gates_dim *d = &n->attr.gates;
+    int64_t rows = n->dim[0], at[] = {0, d->n, 2 * d->n, n->dim[1]};
+    int x = in(l, n, 0), scale = lower_vec(l, n->in[1]), base = lower_vec(l, n->in[2]), part[3];
+    for (int i = 0; i < 3; i++) {
+        struct pj_type t = PJ_TYPE(PJ_F32, rows, at[i + 1] - at[i]);
+        int s = PJ_BROADCAST(h, PJ_RESHAPE(h, pj_slice(h, scale, 0, i, i + 1), 1, 1), t, 0, 1);
+        part[i] = pj_binary(h, "multiply", pj_slice(h, x, 1, at[i], at[i + 1]), s);
+        part[i] = pj_binary(h, "add", part[i], PJ_BROADCAST(h, pj_slice(h, base, 0, at[i], at[i + 1]), t, 1));
+        if (i < 2) part[i] = pj_unary(h, "logistic", part[i]);
+    }
+    part[0] = pj_binary(h, "add", part[0], pj_splat(h, (double)d->eps, part[0]));
+    part[1] = pj_binary(h, "add", part[1], part[1]);
+    part[2] = mixing(h, PJ_RESHAPE(h, part[2], rows, d->n, d->n), d);
+    part[2] = PJ_RESHAPE(h, part[2], rows, (int64_t)d->n * d->n);
+    return pj_concat(h, part, 3, 1);
+}
+
+int lower_blend(struct lower *l, const struct sy_node *n)
+{
+    struct pj_hlo *h = &l->h;
+    const struct sy_blend_dim *d = &n->attr.blend;
+    int64_t rows = n->dim[0], each = n->dim[1] / d->n_out;
+    struct pj_type t = PJ_TYPE(PJ_F32, rows, d->n_out, each);
+    int x = PJ_RESHAPE(h, in(l, n, 0), rows, d->n_in, each), w = PJ_RESHAPE(h, in(l, n, 1), rows, d->n_in, d->n_out);
+    struct pj_dot dot = {.n_batch = 1, .batch_a = {0}, .batch_b = {0}, .over_a = 1, .over_b = 1};
+    int y = pj_dot(h, w, x, &dot, PJ_F32);
+    if (n->in[2].id) {
+        int more = PJ_BROADCAST(h, in(l, n, 2), t, 0, 2), gain = PJ_BROADCAST(h, in(l, n, 3), t, 0, 1);
+        y = pj_binary(h, "add", y, pj_binary(h, "multiply", more, gain));
+    }
+    return PJ_RESHAPE(h, y, rows, n->dim[1]);
+}
+
 /* ---- rope --------------------------------------------------------------------------------------------------------
  */
 
@@ -96,12 +160,15 @@ static struct rope_value rope_tables(struct lower *l, const struct sy_rope_dim *
 {
     struct pj_hlo *h = &l->h;
     for (int i = 0; i < l->n_rope; i++)
-        if (l->rope[i].inv_freq == d->inv_freq && l->rope[i].n == d->d_rot / 2) return l->rope[i];
+        if (l->rope[i].inv_freq == d->inv_freq && l->rope[i].n == d->d_rot / 2 && l->rope[i].every == d->every)
+            return l->rope[i];
     struct pj_type t = PJ_TYPE(PJ_F32, l->shape.tok, d->d_rot / 2);
-    int pos = PJ_BROADCAST(h, pj_convert(h, lower_field(l, SY_POS), PJ_F32), t, 0);
+    int pos = lower_field(l, SY_POS);
+    if (d->every > 1) pos = pj_binary(h, "subtract", pos, pj_binary(h, "remainder", pos, pj_splat(h, d->every, pos)));
+    pos = PJ_BROADCAST(h, pj_convert(h, pos, PJ_F32), t, 0);
     int angle = pj_binary(h, "multiply", pos, frequencies(l, d, t));
     int scale = pj_const(h, t, (double)d->mscale);
-    struct rope_value r = {.inv_freq = d->inv_freq, .n = d->d_rot / 2};
+    struct rope_value r = {.inv_freq = d->inv_freq, .n = d->d_rot / 2, .every = d->every};
     r.cos = pj_binary(h, "multiply", pj_unary(h, "cosine", angle), scale);
     r.sin = pj_binary(h, "multiply", pj_unary(h, "sine", angle), scale);
     if (l->n_rope < (int)SY_COUNT(l->rope)) l->rope[l->n_rope++] = r;

@@ -5,6 +5,12 @@
 /* ---- arrays ------------------------------------------------------------------------------------------------------
  */
 
+/* Runs of `every` tokens that end in a block, at most. */
+static int64_t runs_of(int32_t block_len, int32_t every)
+{
+    return every > 1 ? ((int64_t)block_len + every - 1) / every : block_len;
+}
+
 /* The arrays that a node owns; blocks: they are blocks, else slots. */
 static int arrays_of(const struct sy_node *node, const struct sy_node *n, const struct pj_lower_opt *o, bool blocks,
                      struct pj_type t[2])
@@ -24,7 +30,15 @@ static int arrays_of(const struct sy_node *node, const struct sy_node *n, const 
         if (a->shared) return 1;
         t[1] = PJ_TYPE(o->kv_elem, c->n_block, c->block_len, a->n_kv, a->d_val);
         return 2;
-    case SY_OP_INDEX: t[0] = PJ_TYPE(o->kv_elem, c->n_block, c->block_len, 1, n->attr.index.d); return blocks;
+    case SY_OP_INDEX:
+        t[0] = PJ_TYPE(o->kv_elem, c->n_block, runs_of(c->block_len, n->attr.index.every), 1, n->attr.index.d);
+        return blocks;
+    case SY_OP_KEEP:
+        t[0] = PJ_TYPE(o->kv_elem, c->n_block, runs_of(c->block_len, n->attr.every), 1, n->dim[1]);
+        return blocks;
+    case SY_OP_COMPRESS:
+        t[0] = PJ_TYPE(PJ_F32, c->n_slot, node[n->in[3].id].attr.state.elems / n->dim[1], n->dim[1]);
+        return !blocks;
     case SY_OP_CONV:
         t[0] = PJ_TYPE(PJ_F32, c->n_slot, node[n->in[3].id].attr.state.elems / n->dim[1], n->dim[1]);
         return !blocks;
@@ -136,6 +150,19 @@ int lower_write_rows(struct lower *l, int array, int x, int rows)
     each[0] = l->shape.tok;
     int update = pj_convert(h, pj_reshape(h, x, t.n_dim - 1, each), t.elem);
     return pj_reshape(h, pj_scatter(h, flat, rows, update), t.n_dim, t.dim);
+}
+
+int lower_run_rows(struct lower *l, int32_t every)
+{
+    struct pj_hlo *h = &l->h;
+    int pos = lower_field(l, SY_POS), row = lower_field(l, SY_ROW), zero = pj_splat(h, 0, pos);
+    int n = pj_splat(h, every, pos), len = pj_splat(h, l->opt.cache.block_len, pos), one = pj_splat(h, 1, pos);
+    int begin = pj_binary(h, "subtract", pos, pj_binary(h, "remainder", row, len)); /* of the block */
+    int at = pj_binary(h, "subtract", pj_binary(h, "divide", pos, n), pj_binary(h, "divide", begin, n));
+    int each = pj_splat(h, (double)runs_of(l->opt.cache.block_len, every), pos);
+    int to = pj_binary(h, "add", pj_binary(h, "multiply", pj_binary(h, "divide", row, len), each), at);
+    int over = pj_binary(h, "remainder", pj_binary(h, "add", pos, one), n);
+    return pj_select(h, pj_compare(h, "EQ", over, zero), to, zero);
 }
 
 enum pj_elem lower_kv_elem(const struct lower *l)

@@ -49,8 +49,9 @@ struct pj_wseg { /* rows of a joined matrix that lie alike; arguments arg (data)
 struct pj_wentry {
     const char *name;
     int64_t rows, cols;
-    enum sy_wmap map; /* of a vector, as the next */
+    enum sy_wmap map; /* of a vector, as the next two */
     int32_t repeat;
+    bool flat;
     int32_t n_rank;
     struct sy_share share;
     struct pj_wseg *seg; /* as a matrix or a table; NULL: used as neither */

@@ -279,6 +279,7 @@ static sy_status plan_entry(struct planner *p, const struct sy_node *node, uint3
     *e = (struct pj_wentry){.rows = n->dim[0],
                             .cols = n->dim[1],
                             .map = n->attr.weight.map,
+                            .flat = n->attr.weight.flat,
                             .repeat = n->attr.weight.repeat > 0 ? n->attr.weight.repeat : 1,
                             .vec = -1};
     struct pj_wseg one = share(n);
@@ -545,7 +546,7 @@ static sy_status vector_part(struct loader *l, const struct pj_wentry *e, const 
                              float *vec, int64_t *at, int64_t *whole)
 {
     int32_t share = sy_share_of(&e->share, l->rank);
-    int64_t d = sy_tensor_flat_len(t, false), n = d * e->repeat, mine = n;
+    int64_t d = sy_tensor_flat_len(t, e->flat), n = d * e->repeat, mine = n;
     if (e->n_rank > 1) mine = rows_below(&e->share, e->cols, share, *at, *whole + n);
     if (d == 0 || mine > e->cols - *at || n > e->cols * e->n_rank || d % t->format->block_len)
         return wrong_shape(t, 1, (e->cols - *at) / e->repeat, l->err);
