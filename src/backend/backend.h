@@ -48,10 +48,15 @@ struct sy_backend_opt {
 };
 struct sy_cache_dim {
     int32_t block_len, n_block, n_slot; /* block 0 and slot 0 are padding, never leased */
+    int32_t n_apart;                    /* blocks of layers with a window, of a graph whose shape is apart */
 };
 
+/* A run of block_len positions: the block that has it, and that of the layers whose blocks are apart (0: none). */
+struct sy_spot {
+    int32_t block, apart;
+};
 struct sy_copy {
-    int32_t from, to;
+    struct sy_spot from, to;
 };
 struct sy_want { /* of a step's result, beside the tokens */
     bool logits, hidden;
@@ -73,12 +78,13 @@ struct sy_backend_ops {
     sy_status (*allocate_kv_cache)(struct sy_backend *, const struct sy_graph *, struct sy_cache_dim,
                                    struct sy_kv_cache **out, struct sy_err *);
     /* Copies of whole blocks, all layers: within the cache (in order), to host memory and back; kv_block_bytes()
-     * each. Where groups of ranks have blocks of their own (sy_shard_groups()), blocks are numbered through all
-     * groups. */
+     * each. Block 0 may be written. Where groups of ranks have blocks of their own (sy_shard_groups()), blocks are
+     * numbered through all groups. */
     void (*copy_blocks)(struct sy_backend *, struct sy_kv_cache *, const struct sy_copy *, int32_t n);
-    void (*save_block)(struct sy_backend *, struct sy_kv_cache *, int32_t block, void *host);
-    void (*restore_block)(struct sy_backend *, struct sy_kv_cache *, int32_t block, const void *host);
-    int64_t (*kv_block_bytes)(struct sy_backend *, const struct sy_graph *, int32_t block_len); /* all layers */
+    void (*save_block)(struct sy_backend *, struct sy_kv_cache *, struct sy_spot, void *host);
+    void (*restore_block)(struct sy_backend *, struct sy_kv_cache *, struct sy_spot, const void *host);
+    /* Of all layers; *apart: of those with a window among them. */
+    int64_t (*kv_block_bytes)(struct sy_backend *, const struct sy_graph *, int32_t block_len, int64_t *apart);
     int64_t (*slot_bytes)(struct sy_backend *, const struct sy_graph *); /* of one sequence's slot; 0: no slots */
     /* The hot path: no allocation, no text; batch: one for each group of ranks with sequences of their own, all of
      * one shape, whose results follow one another, shape.out rows each. A failure is told by wait(). What wait() was

@@ -63,7 +63,7 @@ static bool has_chain(const struct sy_batch *b)
 static struct sy_shape group_need(const struct sy_engine *e, int32_t group)
 {
     const struct sy_batch *b = &e->batch;
-    struct sy_shape need = {.block = 1};
+    struct sy_shape need = {.block = 1, .apart = e->batch.shape.apart};
     int32_t len = e->plan.block_len;
     for (int32_t s = 0; s < b->n_seq; s++) {
         if (e->entry[s].seq->home != group) continue;
@@ -80,7 +80,7 @@ static struct sy_shape group_need(const struct sy_engine *e, int32_t group)
 /* What the step needs of a bucket for all groups: where one has prompts it is one with prompts for all. */
 static struct sy_shape step_need(const struct sy_engine *e)
 {
-    struct sy_shape all = {0};
+    struct sy_shape all = {.apart = e->batch.shape.apart};
     bool decode = true;
     for (int32_t g = 0; g < e->n_group; g++) {
         struct sy_shape n = group_need(e, g);
@@ -111,16 +111,18 @@ static sy_status exact_bucket(struct sy_engine *e, struct sy_shape need, int32_t
 /* An entry of the step, as the next one of a group's batch. */
 static void add_entry(const struct sy_engine *e, int32_t s, struct sy_batch *to)
 {
-    static const enum sy_field by_token[] = {SY_TOK, SY_POS, SY_ROW, SY_SPAN},
-                               by_seq[] = {SY_CTX, SY_SLOT_RD, SY_SLOT_WR};
+    static const enum sy_field by_token[] = {SY_TOK, SY_POS, SY_ROW, SY_SPAN, SY_ROW_APART},
+                               by_seq[] = {SY_CTX, SY_SLOT_RD, SY_SLOT_WR},
+                               table[] = {SY_BLOCK_TABLE, SY_TABLE_APART};
     const struct sy_batch *from = &e->batch;
     int32_t at = from->field[SY_START][s], n_tok = from->field[SY_START][s + 1] - at, len = e->plan.block_len;
-    for (size_t f = 0; f < SY_COUNT(by_token); f++)
+    for (size_t f = 0; f < SY_COUNT(by_token) - !from->shape.apart; f++)
         memcpy(to->field[by_token[f]] + to->n_tok, from->field[by_token[f]] + at, (size_t)n_tok * sizeof(int32_t));
     for (size_t f = 0; f < SY_COUNT(by_seq); f++) to->field[by_seq[f]][to->n_seq] = from->field[by_seq[f]][s];
     int32_t n = (from->field[SY_CTX][s] + len - 1) / len;
-    memcpy(to->field[SY_BLOCK_TABLE] + (int64_t)to->n_seq * to->shape.block,
-           from->field[SY_BLOCK_TABLE] + (int64_t)s * from->shape.block, (size_t)n * sizeof(int32_t));
+    for (int f = 0; f < 1 + from->shape.apart; f++)
+        memcpy(to->field[table[f]] + (int64_t)to->n_seq * to->shape.block,
+               from->field[table[f]] + (int64_t)s * from->shape.block, (size_t)n * sizeof(int32_t));
     to->field[SY_START][to->n_seq++] = to->n_tok;
     to->n_tok += n_tok;
 }

@@ -63,7 +63,7 @@ sy_status draft_open(struct sy_engine *e, struct sy_shape shape, struct sy_err *
     struct draft *d = e->draft = sy_new(e->env, sizeof *d);
     if (!d) return sy_fail(err, SY_ENOMEM, "no memory for a draft model");
     d->mtp = is_mtp(&e->opt);
-    struct sy_shape own = {shape.tok, shape.seq, shape.block, e->plan.seq_max};
+    struct sy_shape own = {shape.tok, shape.seq, shape.block, e->plan.seq_max, 0};
     sy_status st = SY_OK;
     if (d->mtp) {
         if (!e->model.info.build_mtp)
@@ -83,7 +83,8 @@ sy_status draft_open(struct sy_engine *e, struct sy_shape shape, struct sy_err *
     }
     if (st) return st;
     d->recurrent = e->ops->slot_bytes && e->ops->slot_bytes(e->backend, d->graph) > 0;
-    d->block_bytes = e->ops->kv_block_bytes(e->backend, d->graph, e->plan.block_len);
+    int64_t apart; /* they are not, in a draft: see own.apart */
+    d->block_bytes = e->ops->kv_block_bytes(e->backend, d->graph, e->plan.block_len, &apart);
     return SY_OK;
 }
 
@@ -102,7 +103,7 @@ sy_status draft_load(struct sy_engine *e, struct sy_err *err)
 {
     struct draft *d = e->draft;
     int32_t n_slot = d->recurrent ? 1 + 2 * e->plan.seq_max : 1;
-    struct sy_cache_dim dim = {e->plan.block_len, e->plan.n_block, n_slot};
+    struct sy_cache_dim dim = {e->plan.block_len, e->plan.n_block, n_slot, 0};
     struct sy_shape shape = sy_graph_shape(d->graph);
     sy_status st = d->mtp ? load_both(e, err) : e->ops->load(e->backend, d->graph, d->ckpt, &d->weights, err);
     if (!st) st = e->ops->compile(e->backend, d->graph, d->mtp ? e->weights : d->weights, dim, &d->program, err);

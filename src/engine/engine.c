@@ -116,14 +116,30 @@ sy_status sy_engine_plan_slots(const struct sy_engine_opt *o, int64_t slot_bytes
     return SY_OK;
 }
 
+static sy_status rebuild(struct sy_engine *e, struct sy_shape shape, struct sy_err *err)
+{
+    sy_graph_free(e->graph);
+    e->graph = NULL;
+    return engine_graph(e, shape, &e->graph, err);
+}
+
 static sy_status plan_slots(struct sy_engine *e, struct sy_shape *shape, struct sy_err *err)
 {
     int64_t slot = e->ops->slot_bytes ? e->ops->slot_bytes(e->backend, e->graph) : 0;
     sy_status st = sy_engine_plan_slots(&e->opt, slot, &e->plan, shape, err);
-    if (st || slot == 0) return st;
-    sy_graph_free(e->graph);
-    e->graph = NULL;
-    return engine_graph(e, *shape, &e->graph, err);
+    return st || slot == 0 ? st : rebuild(e, *shape, err);
+}
+
+static sy_status plan_blocks(struct sy_engine *e, struct sy_shape *shape, struct sy_err *err)
+{
+    struct sy_engine_bytes each = {.window = sy_graph_window(e->graph),
+                                   .draft = e->draft ? e->draft->block_bytes : 0};
+    each.block = e->ops->kv_block_bytes(e->backend, e->graph, e->plan.block_len, &each.apart);
+    e->block_bytes = each.block;
+    sy_status st = sy_engine_plan_blocks(&e->opt, shape->block, &each, &e->plan, err);
+    if (st || e->plan.n_apart == 0) return st;
+    shape->apart = 1;
+    return rebuild(e, *shape, err);
 }
 
 sy_status sy_engine_plan_shape(const struct sy_engine_opt *o, struct sy_engine_plan *p, struct sy_shape *shape,
@@ -138,16 +154,18 @@ sy_status sy_engine_plan_shape(const struct sy_engine_opt *o, struct sy_engine_p
                        p->info.n_ctx);
     if (p->batch_tok_max < p->seq_max) p->batch_tok_max = p->seq_max; /* each running sequence must advance */
     int32_t per_seq = (p->ctx_len + p->block_len - 1) / p->block_len, rows = or_default(o->score_row_max, 64);
-    *shape = (struct sy_shape){p->batch_tok_max, p->seq_max, per_seq, rows > p->seq_max ? rows : p->seq_max};
+    *shape = (struct sy_shape){p->batch_tok_max, p->seq_max, per_seq, rows > p->seq_max ? rows : p->seq_max, 0};
     return SY_OK;
 }
 
-sy_status sy_engine_plan_blocks(const struct sy_engine_opt *o, int32_t per_seq, int64_t block_bytes,
-                                int64_t draft_bytes, struct sy_engine_plan *p, struct sy_err *err)
+sy_status sy_engine_plan_blocks(const struct sy_engine_opt *o, int32_t per_seq, const struct sy_engine_bytes *each,
+                                struct sy_engine_plan *p, struct sy_err *err)
 {
+    sy_status st = window_plan(o, per_seq, each, p, err);
+    if (st || p->n_apart) return st;
     int32_t n_group = sy_shard_groups(&o->backend_opt.shard); /* each has its share of the sequences */
     int64_t n_block = 1 + (int64_t)((p->seq_max + n_group - 1) / n_group) * per_seq, most = o->kv_bytes_max / n_group;
-    int64_t all_bytes = block_bytes + draft_bytes;
+    int64_t all_bytes = each->block + each->draft;
     if (o->kv_bytes_max > 0 && all_bytes > 0 && n_block > most / all_bytes)
         n_block = most / all_bytes; /* blocks of a model without attention have no bytes */
     if ((double)n_block * (double)all_bytes > 1e15)
@@ -163,8 +181,9 @@ sy_status sy_engine_plan_blocks(const struct sy_engine_opt *o, int32_t per_seq, 
         return sy_fail(err, SY_ENOMEM, "%d sequences of %d tokens are too many; lower --max-seqs or --ctx-size",
                        p->seq_max, p->ctx_len);
     p->n_block = (int32_t)n_block;
-    p->kv_bytes = n_group * n_block * block_bytes;
-    p->draft_kv_bytes = n_group * n_block * draft_bytes;
+    p->block_bytes = each->block;
+    p->kv_bytes = n_group * n_block * each->block;
+    p->draft_kv_bytes = n_group * n_block * each->draft;
     return SY_OK;
 }
 
@@ -173,14 +192,13 @@ sy_status engine_tables_new(struct sy_engine *e, struct sy_shape shape, struct s
     const struct sy_env *env = e->env;
     e->next_id = 1;
     e->n_group = sy_shard_groups(&e->opt.backend_opt.shard);
+    struct sy_cache_size size = {e->plan.block_len, e->plan.n_block, e->plan.n_slot, e->plan.n_apart, e->plan.window};
     e->cache = sy_new_array(env, (size_t)e->n_group, sizeof *e->cache);
     sy_status st = e->cache ? SY_OK : sy_fail(err, SY_ENOMEM, "no memory for the engine");
     for (int32_t g = 0; g < e->n_group && !st; g++)
-        st = sy_cache_init(&e->cache[g], env, e->plan.block_len, e->plan.n_block, e->plan.n_slot,
-                           !e->opt.no_prefix_cache, err);
+        st = sy_cache_init(&e->cache[g], env, size, !e->opt.no_prefix_cache, err);
     if (!st) st = sy_batch_new(env, shape, &e->batch, err);
     if (st) return st;
-    e->block_bytes = e->plan.kv_bytes / e->plan.n_block / e->n_group;
     /* With states a sequence goes on from its last snapshot, which is cheaper than moving all of it. */
     if (!e->plan.n_slot) e->n_swap_slot = (int32_t)(e->opt.swap_bytes / (e->block_bytes > 0 ? e->block_bytes : 1));
     if (e->n_swap_slot > e->plan.n_block) e->n_swap_slot = e->plan.n_block;
@@ -254,7 +272,8 @@ static void find_windows(struct sy_engine *e)
 
 static sy_status allocate(struct sy_engine *e, struct sy_shape shape, struct sy_err *err)
 {
-    struct sy_cache_dim dim = {e->plan.block_len, e->plan.n_block, e->plan.n_slot > 0 ? e->plan.n_slot : 1};
+    struct sy_cache_dim dim = {e->plan.block_len, e->plan.n_block, e->plan.n_slot > 0 ? e->plan.n_slot : 1,
+                               e->plan.n_apart};
     bool mtp = e->draft && e->draft->mtp; /* loads both */
     sy_status st = mtp ? SY_OK : e->ops->load(e->backend, e->graph, e->ckpt, &e->weights, err);
     if (!st && e->draft) st = draft_load(e, err);
@@ -294,10 +313,7 @@ sy_status sy_engine_new(const struct sy_env *env, const struct sy_engine_opt *o,
     if (!st) st = engine_graph(e, shape, &e->graph, err);
     if (!st) st = plan_slots(e, &shape, err);
     if (!st && o->draft_model) st = draft_open(e, shape, err);
-    if (!st) {
-        int64_t block = e->ops->kv_block_bytes(e->backend, e->graph, e->plan.block_len);
-        st = sy_engine_plan_blocks(o, shape.block, block, e->draft ? e->draft->block_bytes : 0, &e->plan, err);
-    }
+    if (!st) st = plan_blocks(e, &shape, err);
     if (!st) st = allocate(e, shape, err);
     if (st) {
         sy_engine_free(e);
@@ -323,7 +339,8 @@ sy_status sy_engine_new_bare(const struct sy_env *env, const struct sy_engine_op
     e->plan.arch = "";
     struct sy_shape shape;
     sy_status st = sy_engine_plan_shape(o, &e->plan, &shape, err);
-    if (!st) st = sy_engine_plan_blocks(o, shape.block, b->block_bytes, 0, &e->plan, err);
+    struct sy_engine_bytes each = {.block = e->block_bytes = b->block_bytes};
+    if (!st) st = sy_engine_plan_blocks(o, shape.block, &each, &e->plan, err);
     if (!st) st = engine_tables_new(e, shape, err);
     if (st) {
         sy_engine_free(e);

@@ -70,7 +70,9 @@ struct sy_engine_plan { /* what was decided; filled before memory is taken */
     struct sy_info info;
     const char *arch;
     int32_t ctx_len, block_len, seq_max, batch_tok_max;
-    int32_t n_block;                  /* of each group of ranks that has sequences of its own */
+    int32_t n_block;         /* of each group of ranks that has sequences of its own */
+    int32_t n_apart, window; /* blocks of layers with a window beside them, and the longest window; 0: not apart */
+    int64_t block_bytes, apart_bytes; /* of one */
     int64_t kv_bytes, draft_kv_bytes; /* of all; of the draft model, 0: none */
     int32_t n_slot;                   /* slots of recurrent states, 0: the model has none */
     int64_t slot_bytes;
@@ -86,8 +88,14 @@ SY_CHECK sy_status sy_engine_plan_shape(const struct sy_engine_opt *, struct sy_
                                         struct sy_err *);
 SY_CHECK sy_status sy_engine_plan_slots(const struct sy_engine_opt *, int64_t slot_bytes, struct sy_engine_plan *,
                                         struct sy_shape *, struct sy_err *);
-SY_CHECK sy_status sy_engine_plan_blocks(const struct sy_engine_opt *, int32_t blocks_per_seq, int64_t block_bytes,
-                                         int64_t draft_block_bytes, struct sy_engine_plan *, struct sy_err *);
+struct sy_engine_bytes {
+    int64_t block;  /* of all layers */
+    int64_t apart;  /* of those with a window among them */
+    int32_t window; /* the longest; 0: none, or their blocks may not be apart */
+    int64_t draft;  /* of the draft model's beside them */
+};
+SY_CHECK sy_status sy_engine_plan_blocks(const struct sy_engine_opt *, int32_t blocks_per_seq,
+                                         const struct sy_engine_bytes *, struct sy_engine_plan *, struct sy_err *);
 const struct sy_checkpoint *sy_engine_checkpoint(const struct sy_engine *);
 const struct sy_tokenizer *sy_engine_tokenizer(const struct sy_engine *); /* NULL: the model has none */
 const struct sy_template *sy_engine_template(const struct sy_engine *);   /* NULL: none */
@@ -195,6 +203,7 @@ struct sy_engine_stats { /* since the engine started, but for the gauges */
     int32_t n_running, n_waiting;                                /* gauges, sequences and requests */
     int32_t block_free, block_cached, block_leased, block_total; /* free + cached + leased = total */
     int32_t slot_free, slot_kept, slot_leased;                   /* of recurrent states; kept: snapshots */
+    int32_t apart_free, apart_kept, apart_leased;                /* blocks of layers with a window, where apart */
     int32_t last_batch_tok, last_batch_seq;
     uint64_t n_compile; /* programs compiled since the engine was ready: none, that is the point of buckets */
     int32_t n_bucket;   /* 0: the backend takes steps of any shape */

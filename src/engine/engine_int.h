@@ -56,8 +56,11 @@ struct seq {          /* one answer, from submit to its last event; lives in its
     int32_t home;         /* the group of ranks that has its blocks and slots */
     int32_t *block;
     int32_t n_block;
-    int32_t n_learned; /* full blocks that were offered to the prefix cache */
-    uint64_t key;      /* of the last of those */
+    int32_t *apart;                 /* those of layers with a window; NULL: they are not apart */
+    int32_t apart_first, apart_end; /* of them held; others are 0 */
+    int32_t n_promised;             /* of them, while it runs */
+    int32_t n_learned;              /* full blocks that were offered to the prefix cache */
+    uint64_t key;                   /* of the last of those */
     int32_t n_cached;
     int32_t slot;       /* that holds its states behind n_done tokens; 0: none yet, or the model has none */
     bool slot_owed;     /* the slot is about to become a snapshot: the next step writes another */
@@ -187,11 +190,12 @@ static inline uint64_t seq_domain(const struct sy_engine *e, const struct seq *s
 }
 
 static inline struct sy_cache *cache_of(const struct sy_engine *e, const struct seq *s) { return &e->cache[s->home]; }
-/* A block's number among those of all groups, as the backend knows it. */
-static inline int32_t block_of(const struct sy_engine *e, const struct seq *s, int32_t block)
+/* Numbers of blocks among those of all groups, as the backend knows them. */
+static inline struct sy_spot place_of(const struct sy_engine *e, const struct seq *s, int32_t block, int32_t apart)
 {
-    return s->home * e->plan.n_block + block;
+    return (struct sy_spot){s->home * e->plan.n_block + block, s->home * e->plan.n_apart + apart};
 }
+static inline bool has_slots(const struct sy_engine *e) { return e->plan.n_slot > 0; }
 
 /* Everything but the model: the tables for a backend that is open, compiled and has its cache. */
 SY_CHECK sy_status engine_tables_new(struct sy_engine *, struct sy_shape, struct sy_err *);
@@ -211,6 +215,21 @@ void sched_drop(struct sy_engine *);                                         /* 
 void sched_fill(struct sy_engine *);               /* decides the step and writes the batch */
 void sched_fork(struct sy_engine *, struct seq *); /* its prompt is done: the siblings start from it */
 void sched_learn(struct sy_engine *); /* the step ran: full blocks and snapshots are offered to the prefix cache */
+/* window.c; each does nothing for a sequence without blocks apart */
+SY_CHECK sy_status window_plan(const struct sy_engine_opt *, int32_t blocks_per_seq, const struct sy_engine_bytes *,
+                               struct sy_engine_plan *, struct sy_err *); /* decides n_apart, and all else if it is */
+bool window_fits(const struct sy_engine *, const struct seq *);           /* what one more runner may hold is there */
+void window_promise(struct sy_engine *, struct seq *);                    /* it runs from now on */
+void window_forget(struct sy_engine *, struct seq *);                     /* it does not any more */
+void window_grow(struct sy_engine *, struct seq *, int32_t n_tok);        /* leases room for the first n tokens */
+void window_shed(struct sy_engine *, struct seq *);                       /* keeps what its next token sees */
+void window_give(struct sy_engine *, struct seq *);                       /* all of it */
+void window_restore(struct sy_engine *, struct seq *); /* leases what it had when it was swapped out */
+void window_share(struct sy_engine *, const struct seq *, struct seq *to);
+void window_keep(struct sy_engine *, struct seq *, int32_t i, int32_t known); /* its i-th block is known as `known` */
+void window_own(struct sy_engine *, struct seq *,
+                int32_t i); /* if its i-th block is shared, another; the copy is owed */
+void window_verify(const struct sy_engine *, const struct seq *);
 /* spec.c */
 void spec_draft(struct sy_engine *, struct seq *, int32_t n_max); /* decides n_draft, n_max at most */
 void spec_settle(struct sy_engine *); /* rows were sampled: sequences go back to their last right token */

@@ -43,6 +43,7 @@ static void start(struct sy_engine *e, struct seq *s)
     for (; i > 0 && older(s, e->running[i - 1]); i--) e->running[i] = e->running[i - 1];
     e->running[i] = s;
     s->state = SEQ_RUNNING;
+    window_promise(e, s);
 }
 
 static void stop_running(struct sy_engine *e, struct seq *s)
@@ -51,6 +52,7 @@ static void stop_running(struct sy_engine *e, struct seq *s)
     while (e->running[i] != s) i++;
     memmove(&e->running[i], &e->running[i + 1], (size_t)(e->n_running - i - 1) * sizeof *e->running);
     e->n_running--;
+    window_forget(e, s);
 }
 
 /* Last block first: of cached blocks the end of a prefix is then taken before its beginning. */
@@ -58,8 +60,9 @@ static void give_blocks(struct sy_engine *e, struct seq *s)
 {
     while (s->n_block > 0) sy_cache_return(cache_of(e, s), s->block[--s->n_block]);
     s->n_done = s->n_learned = 0;
-    if (s->slot) sy_cache_slot_return(cache_of(e, s), s->slot);
-    if (s->draft_slot) sy_cache_slot_return(cache_of(e, s), s->draft_slot);
+    window_give(e, s);
+    if (s->slot) sy_cache_item_return(cache_of(e, s), SY_CACHE_SLOT, s->slot);
+    if (s->draft_slot) sy_cache_item_return(cache_of(e, s), SY_CACHE_SLOT, s->draft_slot);
     s->slot = s->draft_slot = s->tail_block = s->tail_slot = s->n_draft = 0;
     s->slot_owed = false;
     draft_forget(e, s);
@@ -145,14 +148,18 @@ static bool swap_is_cheaper(const struct sy_engine *e, const struct seq *s)
     return swap_ns < sy_pace_predict(&e->pace, &again);
 }
 
+static struct sy_spot nth_place(const struct sy_engine *e, const struct seq *s, int32_t i)
+{
+    return place_of(e, s, s->block[i], s->apart ? s->apart[i] : 0);
+}
+
 static void preempt(struct sy_engine *e, struct seq *s)
 {
     if (swap_is_cheaper(e, s)) {
         for (s->n_swap = 0; s->n_swap < s->n_block; s->n_swap++) {
             int32_t slot = e->swap_free[--e->n_swap_free];
             s->swap[s->n_swap] = slot;
-            e->ops->save_block(e->backend, e->kv, block_of(e, s, s->block[s->n_swap]),
-                               e->swap_mem + slot * e->block_bytes);
+            e->ops->save_block(e->backend, e->kv, nth_place(e, s, s->n_swap), e->swap_mem + slot * e->block_bytes);
         }
         int32_t n_done = s->n_done;
         give_blocks(e, s);
@@ -201,10 +208,13 @@ static bool own_block(struct sy_engine *e, struct seq *s, int32_t i)
         if (victim == s) return false;
         if (!sy_cache_is_shared(cache_of(e, s), s->block[i])) return true;
     }
-    e->copy[e->n_copy++] = (struct sy_copy){block_of(e, s, s->block[i]), block_of(e, s, fresh)};
+    struct sy_copy *copy = &e->copy[e->n_copy++];
+    copy->from = nth_place(e, s, i);
     /* The source stays leased by its other holders, and is not written before the copies are made. */
     sy_cache_return(cache_of(e, s), s->block[i]);
     s->block[i] = fresh;
+    window_own(e, s, i);
+    copy->to = nth_place(e, s, i);
     return true;
 }
 
@@ -217,7 +227,7 @@ static void keep(struct sy_engine *e, struct seq *s, int32_t known, int32_t pos)
     for (int32_t i = 0; i < e->batch.n_seq; i++) {
         const struct entry *x = &e->entry[i];
         if (x->seq != s || x->end != pos || x->keep == KEEP_NOT) continue;
-        if (!sy_cache_keep(cache_of(e, s), known, x->slot, x->keep == KEEP_GUESS)) return;
+        if (!sy_cache_keep(cache_of(e, s), SY_CACHE_SLOT, known, x->slot, x->keep == KEEP_GUESS)) return;
         if (x->keep != KEEP_TAIL) return;
         sy_cache_unkeep(cache_of(e, s), s->tail_block, s->tail_slot);
         s->tail_block = known;
@@ -234,7 +244,8 @@ static void learn(struct sy_engine *e, struct seq *s)
     if (s->n_learned == 0 && n_right >= len) s->key = sy_cache_root(seq_domain(e, s));
     for (; (s->n_learned + 1) * len <= n_right; s->n_learned++) {
         int32_t known = sy_cache_learn(cache_of(e, s), s->block[s->n_learned], &s->key, s->tok + s->n_learned * len);
-        if (known && cache_of(e, s)->n_slot) keep(e, s, known, (s->n_learned + 1) * len);
+        if (known) window_keep(e, s, s->n_learned, known);
+        if (known && has_slots(e)) keep(e, s, known, (s->n_learned + 1) * len);
     }
 }
 
@@ -246,7 +257,7 @@ void sched_learn(struct sy_engine *e)
     }
     for (; e->n_slot_drop > 0; e->n_slot_drop--) {
         const struct slot_drop *d = &e->slot_drop[e->n_slot_drop - 1];
-        sy_cache_slot_return(&e->cache[d->home], d->slot);
+        sy_cache_item_return(&e->cache[d->home], SY_CACHE_SLOT, d->slot);
     }
 }
 
@@ -268,9 +279,9 @@ static bool restore(struct sy_engine *e, struct seq *s)
     int32_t want = (s->n_tok + e->plan.block_len - 1) / e->plan.block_len;
     if (sy_cache_lease(cache_of(e, s), want, s->block)) return false;
     s->n_block = want;
+    window_restore(e, s);
     for (int32_t i = 0; i < n; i++)
-        e->ops->restore_block(e->backend, e->kv, block_of(e, s, s->block[i]),
-                              e->swap_mem + s->swap[i] * e->block_bytes);
+        e->ops->restore_block(e->backend, e->kv, nth_place(e, s, i), e->swap_mem + s->swap[i] * e->block_bytes);
     give_swap(e, s);
     /* Its blocks are offered to the prefix cache again as if they had just been computed. */
     s->n_learned = 0;
@@ -285,7 +296,9 @@ static void adopt(struct sy_engine *e, struct seq *s)
     if (s->score_from < limit) limit = s->score_from;
     if (s->of->no_cache_read) limit = 0;
     int32_t len = e->plan.block_len;
-    struct sy_prefix p = sy_cache_match(cache_of(e, s), seq_domain(e, s), s->tok, limit / len, s->block);
+    struct sy_prefix p = sy_cache_match(cache_of(e, s), seq_domain(e, s), s->tok, limit / len, s->block, s->apart);
+    s->apart_first = p.first;
+    s->apart_end = s->apart ? p.n_block : 0;
     s->n_block = s->n_learned = p.n_block;
     s->n_done = s->kept = p.n_block * len;
     s->key = p.key;
@@ -335,7 +348,7 @@ static int32_t home_for(struct sy_engine *e, struct seq *s)
         s->home = g;
         adopt(e, s);
         int64_t load = group_load(e, g) - s->n_done;
-        if (want - s->n_block > sy_cache_available(&e->cache[g])) load += INT32_MAX;
+        if (want - s->n_block > sy_cache_available(&e->cache[g]) || !window_fits(e, s)) load += INT32_MAX;
         give_blocks(e, s);
         if (best >= 0 && load >= least) continue;
         best = g;
@@ -351,6 +364,7 @@ static bool admit_one(struct sy_engine *e, struct seq *s)
     for (int32_t i = 0; i < e->n_running; i++)
         spare += e->running[i]->home == s->home && (int64_t)e->running[i]->n_block * len < e->running[i]->n_end;
     int32_t want = (s->n_tok + len - 1) / len;
+    if (!window_fits(e, s)) return false;
     if (s->n_swap) {
         if (want + spare > sy_cache_available(cache_of(e, s)) || !restore(e, s)) return false;
     } else {
@@ -404,12 +418,11 @@ static void add_load(const struct sy_engine *e, const struct seq *s, int32_t n, 
 static int32_t slot_to_write(struct sy_engine *e, struct seq *s, int32_t *from)
 {
     *from = s->slot;
-    if (cache_of(e, s)->n_slot == 0 || (s->slot && !s->slot_owed && sy_cache_slot_is_own(cache_of(e, s), s->slot)))
-        return s->slot;
+    if (!has_slots(e) || (s->slot && !s->slot_owed && sy_cache_slot_is_own(cache_of(e, s), s->slot))) return s->slot;
     if (s->slot)
         e->slot_drop[e->n_slot_drop++] =
             (struct slot_drop){s->home, s->slot}; /* read by the step: given back when it ran */
-    s->slot = sy_cache_slot_lease(cache_of(e, s));
+    s->slot = sy_cache_item_lease(cache_of(e, s), SY_CACHE_SLOT);
     sy_assert(s->slot); /* two for each running sequence are there */
     s->slot_owed = false;
     return s->slot;
@@ -419,7 +432,7 @@ static int32_t slot_to_write(struct sy_engine *e, struct seq *s, int32_t *from)
  * anyway and has none yet in the last third of what lies between: guesses lie the denser the nearer to its end. */
 static enum keep worth_keeping(const struct sy_engine *e, const struct seq *s, int32_t end)
 {
-    if (cache_of(e, s)->n_slot == 0 || !cache_of(e, s)->enabled || end % e->plan.block_len) return KEEP_NOT;
+    if (!has_slots(e) || !cache_of(e, s)->enabled || end % e->plan.block_len) return KEEP_NOT;
     if (end == s->cut[0] || end == s->cut[1]) return KEEP_CUT;
     if (s->last_ns) return KEEP_TAIL;
     int32_t last = s->cut[1] ? s->cut[1] : s->cut[0];
@@ -431,15 +444,13 @@ static enum keep worth_keeping(const struct sy_engine *e, const struct seq *s, i
 static int32_t until_cut(const struct sy_engine *e, const struct seq *s, int32_t n)
 {
     int32_t to_come = e->plan.seq_max - e->n_put;
-    if (sy_cache_slots_available(cache_of(e, s)) < 2 * to_come + 2 ||
+    if (sy_cache_items_available(cache_of(e, s), SY_CACHE_SLOT) < 2 * to_come + 2 ||
         e->batch.n_seq + to_come + 2 > e->batch.shape.seq)
         return n;
-    for (int i = 0; i < 2 && cache_of(e, s)->n_slot; i++)
+    for (int i = 0; i < 2 && has_slots(e); i++)
         if (s->cut[i] > s->n_done && s->cut[i] < s->n_done + n) return s->cut[i] - s->n_done;
     int32_t len = e->plan.block_len, end = (s->n_done / len + 1) * len; /* the tail of an answer that grew by more */
-    return cache_of(e, s)->n_slot && cache_of(e, s)->enabled && is_decode(e, s, n) && end < s->n_done + n
-               ? end - s->n_done
-               : n;
+    return has_slots(e) && cache_of(e, s)->enabled && is_decode(e, s, n) && end < s->n_done + n ? end - s->n_done : n;
 }
 
 /* n tokens of s, from slot rd to slot wr. */
@@ -452,12 +463,17 @@ static void put_tokens(struct sy_engine *e, struct seq *s, int32_t n, int32_t rd
     int32_t len = e->plan.block_len, *table = b->field[SY_BLOCK_TABLE] + (int64_t)b->n_seq * b->shape.block;
     int32_t n_out = b->n_out;
     memcpy(table, s->block, (size_t)s->n_block * sizeof *table);
+    int32_t *rows_apart = s->apart ? b->field[SY_ROW_APART] : NULL;
+    if (rows_apart)
+        memcpy(b->field[SY_TABLE_APART] + (int64_t)b->n_seq * b->shape.block, s->apart,
+               (size_t)s->apart_end * sizeof *table);
     for (int32_t i = 0; i < n; i++) {
         int32_t pos = s->n_done + i, at = b->n_tok + i;
         b->field[SY_TOK][at] = s->tok[pos];
         b->field[SY_POS][at] = pos;
         b->field[SY_SPAN][at] = pos < s->of->n_prompt ? s->of->n_prompt : pos + 1;
         b->field[SY_ROW][at] = s->block[pos / len] * len + pos % len;
+        if (rows_apart) rows_apart[at] = s->apart[pos / len] * len + pos % len;
         if (!wants_row(s, pos)) continue;
         e->out[b->n_out] =
             (struct out_row){s, pos, pos + 1 >= s->n_tok && pos + 1 < s->n_end, pos >= s->n_tok, b->n_out};
@@ -486,9 +502,9 @@ static void put_sure(struct sy_engine *e, struct seq *s, int32_t n)
 static void put_drafts(struct sy_engine *e, struct seq *s)
 {
     int32_t to_come = e->plan.seq_max - e->n_put;
-    bool room = sy_cache_slots_available(cache_of(e, s)) >= 2 * to_come + 1 &&
+    bool room = sy_cache_items_available(cache_of(e, s), SY_CACHE_SLOT) >= 2 * to_come + 1 &&
                 e->batch.n_seq + to_come + 1 <= e->batch.shape.seq;
-    s->draft_slot = room ? sy_cache_slot_lease(cache_of(e, s)) : 0;
+    s->draft_slot = room ? sy_cache_item_lease(cache_of(e, s), SY_CACHE_SLOT) : 0;
     if (s->draft_slot) put_tokens(e, s, s->n_draft, s->slot, s->draft_slot, KEEP_NOT);
     else s->n_draft = 0;
 }
@@ -501,12 +517,13 @@ static void put(struct sy_engine *e, struct seq *s, int32_t n)
     e->n_put++;
     s->draft.fed_row = e->batch.n_tok;
     s->draft.fed_pos = s->n_done;
-    if (cache_of(e, s)->n_slot == 0) n += s->n_draft;
+    window_grow(e, s, s->n_done + n + s->n_draft);
+    if (!has_slots(e)) n += s->n_draft;
     for (int32_t part; n > 0; n -= part) {
         part = until_cut(e, s, n);
         put_sure(e, s, part);
     }
-    if (cache_of(e, s)->n_slot && s->n_draft) put_drafts(e, s);
+    if (has_slots(e) && s->n_draft) put_drafts(e, s);
     s->n_sure = s->n_tok;
     s->fed_end = s->n_tok + s->n_draft;
     s->draft.fed_n = e->batch.n_tok - s->draft.fed_row;
@@ -550,7 +567,7 @@ static int32_t room_for(const struct sy_engine *e, const struct seq *s)
 static int32_t chunk_for(const struct sy_engine *e, const struct seq *s)
 {
     int32_t n = room_for(e, s), end = (s->n_done + n) / e->plan.block_len * e->plan.block_len;
-    return cache_of(e, s)->n_slot && s->n_done + n < s->n_tok && end > s->n_done ? end - s->n_done : n;
+    return has_slots(e) && s->n_done + n < s->n_tok && end > s->n_done ? end - s->n_done : n;
 }
 
 static void fill_decodes(struct sy_engine *e)
@@ -615,7 +632,7 @@ void sched_fork(struct sy_engine *e, struct seq *s)
         sibling->n_cached = s->n_cached;
         sibling->home = s->home;
         sibling->last_ns = s->last_ns;
-        if (e->n_running == e->plan.seq_max) {
+        if (e->n_running == e->plan.seq_max || !window_fits(e, sibling)) {
             sched_wait(e, sibling);
             continue;
         }
@@ -630,7 +647,8 @@ void sched_fork(struct sy_engine *e, struct seq *s)
         sibling->slot = s->slot;
         sibling->kept = s->kept;
         draft_fork(e, s, sibling);
-        if (s->slot) sy_cache_slot_share(cache_of(e, s), s->slot);
+        if (s->slot) sy_cache_item_share(cache_of(e, s), SY_CACHE_SLOT, s->slot);
+        window_share(e, s, sibling);
         start(e, sibling);
     }
 }

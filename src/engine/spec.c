@@ -182,7 +182,7 @@ void spec_settle(struct sy_engine *e)
         s->n_done = s->n_sure + hit;
         if (s->draft_slot) {
             int32_t kept = hit == s->n_draft ? s->draft_slot : s->slot;
-            sy_cache_slot_return(cache_of(e, s), kept == s->slot ? s->draft_slot : s->slot);
+            sy_cache_item_return(cache_of(e, s), SY_CACHE_SLOT, kept == s->slot ? s->draft_slot : s->slot);
             if (kept == s->slot) s->n_done = s->n_sure;
             s->slot = kept;
             s->draft_slot = 0;

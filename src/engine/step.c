@@ -93,6 +93,7 @@ static void collect(struct sy_engine *e, const struct sy_result *r, uint64_t now
         if (!take_token(e, o->seq, r, o->row, now)) gone = o->seq;
     }
     spec_settle(e);
+    for (int32_t i = 0; i < e->n_running; i++) window_shed(e, e->running[i]);
     if (e->n_prefill == 0) e->stats.decode_tok += e->stats.n_gen_tok - n_gen;
     spec_account(e, e->stats.n_gen_tok - n_gen, now - e->now);
     for (int32_t i = e->n_running - 1; i >= 0; i--) { /* those that only wanted rows of their prompt */
@@ -208,9 +209,12 @@ struct sy_engine_stats sy_engine_stats(const struct sy_engine *e)
         s.block_cached += c->n_cached;
         s.block_leased += c->n_leased;
         s.block_total += c->n_block - 1;
-        s.slot_free += c->n_slot_free;
-        s.slot_kept += c->n_slot_kept;
-        s.slot_leased += c->n_slot_leased;
+        s.slot_free += c->pool[SY_CACHE_SLOT].n_free;
+        s.slot_kept += c->pool[SY_CACHE_SLOT].n_kept;
+        s.slot_leased += c->pool[SY_CACHE_SLOT].n_leased;
+        s.apart_free += c->pool[SY_CACHE_APART].n_free;
+        s.apart_kept += c->pool[SY_CACHE_APART].n_kept;
+        s.apart_leased += c->pool[SY_CACHE_APART].n_leased;
     }
     s.n_bucket = e->buckets.n;
     for (int32_t i = 0; i < e->buckets.n; i++)
@@ -224,6 +228,7 @@ void sy_engine_verify(const struct sy_engine *e)
     int32_t n_wait = 0, n_swap = 0;
     for (const struct seq *s = e->wait; s; s = s->next) {
         sy_assert(s->state == SEQ_WAITING && s->n_block == 0 && (s->n_swap || s->n_done == 0) && s->slot == 0);
+        sy_assert(s->apart_end == 0 && s->n_promised == 0);
         n_wait++;
         n_swap += s->n_swap;
     }
@@ -233,10 +238,12 @@ void sy_engine_verify(const struct sy_engine *e)
         sy_assert(s->state == SEQ_RUNNING && s->n_swap == 0 && s->n_done <= s->n_tok && s->n_tok <= s->n_end);
         sy_assert(s->n_done <= s->n_block * e->plan.block_len);
         for (int32_t k = 0; k < s->n_block; k++) sy_assert(cache_of(e, s)->block[s->block[k]].n_ref > 0);
-        bool holds = cache_of(e, s)->n_slot && s->n_done > 0;
-        sy_assert(holds ? cache_of(e, s)->slot[s->slot].n_ref > 0 : s->slot == 0);
+        bool holds = has_slots(e) && s->n_done > 0;
+        sy_assert(holds ? cache_of(e, s)->pool[SY_CACHE_SLOT].item[s->slot].n_ref > 0 : s->slot == 0);
+        window_verify(e, s);
     }
     for (int32_t g = 0; g < e->n_group && e->n_running == 0; g++)
-        sy_assert(e->cache[g].n_leased == 0 && e->cache[g].n_slot_leased == 0);
+        sy_assert(e->cache[g].n_leased == 0 && e->cache[g].pool[SY_CACHE_SLOT].n_leased == 0 &&
+                  e->cache[g].pool[SY_CACHE_APART].n_leased == 0 && e->cache[g].n_promised == 0);
     if (e->n_running == 0 && e->draft && e->draft->recurrent) sy_assert(e->draft->n_slot_free == e->plan.seq_max);
 }

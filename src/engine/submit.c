@@ -63,10 +63,12 @@ static struct seq *new_seq(const struct sy_engine *e, struct sy_arena *a, struct
     if (sample == 0 && (r->on_logits || r->on_hidden)) s->score_from = r->logits_from > 0 ? r->logits_from : 0;
     s->tok = sy_arena_array(a, (size_t)n_end, sizeof *s->tok);
     s->block = sy_arena_array(a, (size_t)n_block, sizeof *s->block);
+    if (e->plan.n_apart) s->apart = sy_arena_array(a, (size_t)n_block, sizeof *s->apart);
     if (e->n_swap_slot) s->swap = sy_arena_array(a, (size_t)n_block, sizeof *s->swap);
     if (penalised(&r->sampling))
         s->count_output = sy_arena_array(a, (size_t)e->plan.info.n_vocab, sizeof *s->count_output);
-    if (!s->tok || !s->block || (e->n_swap_slot && !s->swap) || (penalised(&r->sampling) && !s->count_output))
+    if (!s->tok || !s->block || (e->plan.n_apart && !s->apart) || (e->n_swap_slot && !s->swap) ||
+        (penalised(&r->sampling) && !s->count_output))
         return NULL;
     memcpy(s->tok, r->prompt, (size_t)r->n_prompt * sizeof *s->tok);
     return s;

@@ -23,7 +23,7 @@ static void plan_decode(struct sy_shape max, int32_t block_len, struct sy_bucket
         context[n++] = blocks;
     }
     for (int32_t seq = 1;; seq = next(seq, max.seq)) {
-        for (int32_t i = n; i-- > 0;) put(b, (struct sy_shape){seq, seq, context[i], seq});
+        for (int32_t i = n; i-- > 0;) put(b, (struct sy_shape){seq, seq, context[i], seq, max.apart});
         if (seq == max.seq) break;
     }
 }
@@ -35,7 +35,7 @@ void sy_buckets_plan(struct sy_shape max, int32_t block_len, struct sy_buckets *
     int32_t tok_max = max.tok > max.seq ? max.tok : max.seq + 1;
     for (int32_t tok = TOK_MIN < tok_max ? TOK_MIN : tok_max;; tok = next(tok, tok_max)) {
         int32_t seq = max.seq < tok ? max.seq : tok - 1, out = max.out < tok ? max.out : tok;
-        put(b, (struct sy_shape){tok, seq, max.block, out});
+        put(b, (struct sy_shape){tok, seq, max.block, out, max.apart});
         if (tok == tok_max) break;
     }
 }

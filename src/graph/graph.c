@@ -477,7 +477,7 @@ sy_val sy_index(struct sy_graph *g, sy_val q, sy_val k, sy_val w, sy_val state, 
     if (!a || !b || !c || !s) return SY_NONE;
     bool ok = d.n_head > 0 && d.d > 0 && d.d <= SY_INDEX_DIM_MAX && d.n_top > 0 && d.every == s->attr.state.every &&
               a->dim[1] == (int64_t)d.n_head * d.d && b->dim[1] == d.d && c->dim[1] == d.n_head &&
-              s->op == SY_OP_STATE && s->attr.state.elems == d.d;
+              s->op == SY_OP_STATE && s->attr.state.elems == d.d && s->attr.state.window == 0;
     if (!ok) {
         sy_graph_refuse(g, SY_ESHAPE, "INDEX of %d by %d heads of %d (at most %d) on %lld, %lld, %lld columns",
                         d.n_top, d.n_head, d.d, SY_INDEX_DIM_MAX, (long long)a->dim[1], (long long)b->dim[1],
@@ -572,7 +572,7 @@ sy_val sy_keep(struct sy_graph *g, sy_val x, sy_val state)
     const struct sy_node *a = use(g, x, "KEEP"), *s = use(g, state, "KEEP");
     if (!a || !s) return SY_NONE;
     if (s->op != SY_OP_STATE || s->attr.state.kind != SY_BLOCKS || s->attr.state.every < 2 ||
-        s->attr.state.elems != a->dim[1]) {
+        s->attr.state.elems != a->dim[1] || s->attr.state.window) {
         sy_graph_refuse(g, SY_ESHAPE, "KEEP of %lld columns", (long long)a->dim[1]);
         return SY_NONE;
     }
@@ -632,6 +632,12 @@ sy_val sy_attend_sinks(struct sy_graph *g, sy_val q, sy_val k, sy_val v, sy_val 
     const struct sy_node *b = k.id ? use(g, k, "ATTEND") : NULL, *c = v.id ? use(g, v, "ATTEND") : NULL;
     if (!a || !s) return SY_NONE;
     int64_t stored = d.n_kv * ((int64_t)d.d_key + (d.shared ? 0 : d.d_val));
+    int32_t seen = d.window > 0 && (d.chunk == 0 || d.window < d.chunk) ? d.window : d.chunk;
+    if (s->op == SY_OP_STATE && s->attr.state.window > 0 && (seen == 0 || seen > s->attr.state.window)) {
+        sy_graph_refuse(g, SY_ESHAPE, "ATTEND to %d keys (0: all) of a state that keeps %d", seen,
+                        s->attr.state.window);
+        return SY_NONE;
+    }
     bool values = d.shared ? !c && d.d_val <= d.d_key : !b == !c;
     bool ok = d.n_kv > 0 && d.n_head % d.n_kv == 0 && a->dim[1] == (int64_t)d.n_head * d.d_key && values &&
               (!b || b->dim[1] == (int64_t)d.n_kv * d.d_key) && (!c || c->dim[1] == (int64_t)d.n_kv * d.d_val) &&
@@ -831,3 +837,13 @@ const struct sy_node *sy_graph_nodes(const struct sy_graph *g, uint32_t *n)
 }
 sy_val sy_graph_result(const struct sy_graph *g) { return g->result; }
 struct sy_shape sy_graph_shape(const struct sy_graph *g) { return g->shape; }
+
+int32_t sy_graph_window(const struct sy_graph *g)
+{
+    int32_t most = 0;
+    for (uint32_t i = 1; i < g->n; i++) {
+        const struct sy_node *n = &g->node[i];
+        if (n->op == SY_OP_STATE && n->attr.state.window > most) most = n->attr.state.window;
+    }
+    return most;
+}

@@ -257,6 +257,20 @@ SY_CHECK sy_status sy_graph_finish(struct sy_graph *, sy_val tokens_out, struct 
 const struct sy_node *sy_graph_nodes(const struct sy_graph *, uint32_t *n); /* borrowed; node 0 is SY_NONE */
 sy_val sy_graph_result(const struct sy_graph *);                            /* the SAMPLE node */
 struct sy_shape sy_graph_shape(const struct sy_graph *);
+int32_t sy_graph_window(const struct sy_graph *); /* the longest of its states' windows; 0: none has one */
+/* Where the keys of a STATE of blocks lie. */
+static inline bool sy_state_is_apart(struct sy_shape s, const struct sy_node *state)
+{
+    return s.apart && state->attr.state.window > 0;
+}
+static inline enum sy_field sy_state_rows(struct sy_shape s, const struct sy_node *state)
+{
+    return sy_state_is_apart(s, state) ? SY_ROW_APART : SY_ROW;
+}
+static inline enum sy_field sy_state_table(struct sy_shape s, const struct sy_node *state)
+{
+    return sy_state_is_apart(s, state) ? SY_TABLE_APART : SY_BLOCK_TABLE;
+}
 /* A line for each node; numbers: with the angles of ropes and the constants, too. */
 void sy_graph_print(const struct sy_graph *, bool numbers, struct sy_buf *);
 /* The step's result shall have the normed last hidden state of every token, not of the rows that are wanted alone. */

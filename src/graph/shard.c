@@ -233,11 +233,16 @@ static sy_val linear(struct pass *p, uint32_t id)
     return sy_linear(p->g, x, weight(p, n->in[1], cols, w->dim[1], share), weight(p, bias, 1, cols, share));
 }
 
-/* The state of a node: that of the first stage's layer in its place, since a rank has but its own stage's. */
+/* The state of a node: that of the first stage's layer in its place, since a rank has but its own stage's. It keeps
+ * what any of the layers in its place sees. */
 static sy_val state_of(struct pass *p, uint32_t id, struct sy_state_spec spec)
 {
     uint32_t first = p->s.n_stage > 1 ? counterpart(p, id, 0) : id;
     spec.layer = p->node[first].attr.state.layer;
+    for (int32_t stage = 0; stage < p->s.n_stage && p->s.n_stage > 1 && spec.window > 0; stage++) {
+        int32_t window = p->node[counterpart(p, id, stage)].attr.state.window;
+        if (window == 0 || window > spec.window) spec.window = window;
+    }
     if (!p->val[first].id) p->val[first] = sy_state(p->g, spec);
     return p->val[first];
 }

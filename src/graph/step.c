@@ -12,6 +12,8 @@ int64_t sy_field_len(enum sy_field f, struct sy_shape s)
     case SY_SLOT_RD:
     case SY_SLOT_WR: return s.seq;
     case SY_BLOCK_TABLE: return (int64_t)s.seq * s.block;
+    case SY_ROW_APART: return s.apart ? s.tok : 0;
+    case SY_TABLE_APART: return s.apart ? (int64_t)s.seq * s.block : 0;
     case SY_OUT: return s.out;
     case SY_FIELD_COUNT: break;
     }

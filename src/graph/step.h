@@ -7,6 +7,7 @@
 
 struct sy_shape {
     int32_t tok, seq, block, out; /* tokens, sequences, blocks per sequence, rows of logits */
+    int32_t apart;                /* 1: layers with a window have blocks of their own, with numbers of their own */
 };
 
 #define SY_FIELDS(X)                                                                                                 \
@@ -19,7 +20,9 @@ struct sy_shape {
     X(SLOT_RD, "[seq] recurrent slot read")                                                                          \
     X(SLOT_WR, "[seq] recurrent slot written; differs when a snapshot is restored or taken")                         \
     X(OUT, "[out] rows of TOK whose logits are wanted")                                                              \
-    X(SPAN, "[tok] tokens of its prompt, or position + 1 where that is more: a rope may go by it")
+    X(SPAN, "[tok] tokens of its prompt, or position + 1 where that is more: a rope may go by it")                   \
+    X(ROW_APART, "[tok] the same as ROW, of layers with a window; none unless the shape is apart")                   \
+    X(TABLE_APART, "[seq*block] the same as BLOCK_TABLE; 0 behind the window. None unless the shape is apart")
 enum sy_field {
 #define X(name, doc) SY_##name,
     SY_FIELDS(X)
@@ -56,7 +59,7 @@ struct sy_result {        /* borrowed until the next forward() */
 enum sy_state_kind { SY_BLOCKS, SY_SLOTS };
 struct sy_state_spec {
     enum sy_state_kind kind;
-    int32_t layer, window; /* window 0: everything is kept */
+    int32_t layer, window; /* window: keys that no reader sees more of, the last ones; 0: everything is kept */
     int64_t elems;         /* per token (BLOCKS) or per sequence (SLOTS) */
     int32_t every;         /* BLOCKS: above 1, elems are per so many tokens */
 };

@@ -345,8 +345,9 @@ sy_val sy_build_attention(struct sy_graph *g, const struct sy_decoder *d, int l,
         k = sy_norm_unit(g, k, d->d_head, d->eps);
     }
     if (o->temper) q = sy_temper(g, q, *o->temper);
+    int32_t window = o->window > 0 ? o->window : o->chunk;
     sy_val kv = sy_state(
-        g, (struct sy_state_spec){.kind = SY_BLOCKS, .layer = l, .window = o->window, .elems = 2 * (int64_t)kv_dim});
+        g, (struct sy_state_spec){.kind = SY_BLOCKS, .layer = l, .window = window, .elems = 2 * (int64_t)kv_dim});
     struct sy_attn_dim dim = {.n_head = d->n_head,
                               .n_kv = d->n_kv,
                               .d_key = d->d_head,

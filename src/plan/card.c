@@ -201,7 +201,7 @@ sy_status sy_card_of_config(const struct sy_env *env, const struct sy_json *conf
     struct sy_graph *g = NULL;
     sy_status st = sy_model_open(env, config, name, &m, err);
     if (st) return st;
-    st = sy_model_build(env, &m, (struct sy_shape){8, 8, 8, 8}, &g, err);
+    st = sy_model_build(env, &m, (struct sy_shape){8, 8, 8, 8, 0}, &g, err);
     if (!st) {
         sy_profile_of_graph(g, m.info.n_ctx, &c->profile);
         snprintf(c->from, sizeof c->from, "graph of %s", m.arch->name);

@@ -52,11 +52,12 @@ static void add_label(struct sy_buf *b, const char *name, const char *value)
 
 static void scheduler(struct writer *w, const struct sy_engine_stats *s)
 {
-    double usable = s->block_total > 0 ? s->block_total : 1;
+    double usable = s->block_total > 0 ? s->block_total : 1, used = s->block_leased / usable;
+    int32_t n_apart = s->apart_free + s->apart_kept + s->apart_leased;
+    if (n_apart > 0 && (double)s->apart_leased / n_apart > used) used = (double)s->apart_leased / n_apart;
     number(w, "vllm:num_requests_running", "gauge", "Sequences that run.", s->n_running);
     number(w, "vllm:num_requests_waiting", "gauge", "Requests that wait.", s->n_waiting);
-    number(w, "vllm:kv_cache_usage_perc", "gauge", "Share of KV blocks in use; 1 means all.",
-           s->block_leased / usable);
+    number(w, "vllm:kv_cache_usage_perc", "gauge", "Share of KV blocks in use; 1 means all.", used);
     number(w, "vllm:spec_decode_num_drafts_total", "counter", "Times that tokens were guessed.", (double)s->n_draft);
     number(w, "vllm:spec_decode_num_draft_tokens_total", "counter", "Tokens that were guessed.",
            (double)s->n_draft_tok);
@@ -133,6 +134,10 @@ static void own(struct writer *w, struct sy_server *srv, const struct sy_engine_
     for (size_t i = 0; i < SY_COUNT(states); i++)
         sy_buf_printf(w->b, "systole_blocks{%s,state=\"%s\"} %d\n", w->label.at, states[i], blocks[i]);
     number(w, "systole_blocks_total", "gauge", "KV blocks in all.", s->block_total);
+    const int32_t apart[] = {s->apart_free, s->apart_kept, s->apart_leased};
+    head(w, "systole_blocks_apart", "gauge", "Blocks of layers with a window, where these have blocks of their own.");
+    for (size_t i = 0; i < SY_COUNT(apart); i++)
+        sy_buf_printf(w->b, "systole_blocks_apart{%s,state=\"%s\"} %d\n", w->label.at, states[i], apart[i]);
     head(w, "systole_preemptions_total", "counter", "Sequences put back, by how they come back.");
     sy_buf_printf(
         w->b,

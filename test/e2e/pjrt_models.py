@@ -10,7 +10,7 @@ import tempfile
 
 import pjrt
 from golden import EXACT, SEQUENCES
-from pjrt import FLAGS, HOME, SMALL, answers, backend, check_case, logits, random_model, worst
+from pjrt import FLAGS, HOME, SMALL, answers, ask, backend, check_case, logits, random_model, worst
 from support import lib, plugins, seeded, server
 
 EVERY = bool(os.environ.get("PJRT_EVERY"))
@@ -206,6 +206,20 @@ def test_compile():
         r = json.loads(lib.ok("compile", "-m", "test/golden/" + case, *flags, "--bucket", "4x4", "--bucket",
                               "64x10" if case == "models/qwen3_5" else "64x4", timeout=280))
         assert len(r["buckets"]) == 2 and all(b["estimated_cycles"] > 100 for b in r["buckets"]), (case, r)
+
+
+def test_windows():
+    """Layers with a window have blocks of their own: forks copy both kinds, swapping moves both, hits find both."""
+    flags = ["--compute", "f32", "--kv-dtype", "f32", "--max-seqs", 16, "--max-batched-tokens", 48, "--block-size", 4,
+             "--ctx-size", 256, "--kv-memory", "1M", "--swap-memory", "8M"]
+    many = {"max_tokens": 190, "n": 16, "temperature": 0.8, "seed": 1}
+    with server.Server(*flags, arch="gemma3", talkative=False, tokenizer=False) as s:
+        want, most = answers(s, ASKS), ask(s, 9, **many)
+    with server.Server(*flags, *backend(), arch="gemma3", talkative=False, tokenizer=False, env=pjrt.ENV, patience=280) as s:
+        assert answers(s, ASKS) == want and ask(s, 9, **many) == most
+        m = s.idle()
+    assert m["systole_blocks_apart.free"] + m["systole_blocks_apart.cached"] > 0 and m["systole_preemptions_total.swap"] > 0, m
+    assert m["vllm:prefix_cache_hits_total"] > 0 and m["systole_compiles_total"] == 0, m
 
 
 if __name__ == "__main__":

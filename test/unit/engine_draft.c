@@ -69,8 +69,8 @@ enum { TOK = 40, LEN = 16 };
 static void runner_open(struct runner *r, const struct sy_model *m, enum sy_model_part part)
 {
     struct sy_err err;
-    struct sy_shape shape = {TOK, 1, 3, TOK};
-    struct sy_cache_dim dim = {LEN, 4, 2};
+    struct sy_shape shape = {TOK, 1, 3, TOK, 0};
+    struct sy_cache_dim dim = {LEN, 4, 2, 0};
     sy_status st = sy_model_build_part(sy_env_default(), m, part, shape, &r->graph, &err);
     if (!st) st = sy_backend_cpu.compile(r->b, r->graph, r->w, dim, &r->program, &err);
     if (!st) st = sy_backend_cpu.allocate_kv_cache(r->b, r->graph, dim, &r->kv, &err);
@@ -135,7 +135,7 @@ static void check_head(const char *folder)
     sy_status st = sy_checkpoint_open(env, folder, &ckpt, &err);
     if (!st) st = sy_model_open(env, sy_checkpoint_config(ckpt), folder, &m, &err);
     if (!st) st = sy_backend_cpu.open(env, &opt, &model.b, &err);
-    if (!st) st = sy_model_build_part(env, &m, SY_MODEL_BOTH, (struct sy_shape){TOK, 1, 3, TOK}, &both, &err);
+    if (!st) st = sy_model_build_part(env, &m, SY_MODEL_BOTH, (struct sy_shape){TOK, 1, 3, TOK, 0}, &both, &err);
     if (!st) st = sy_backend_cpu.load(model.b, both, ckpt, &model.w, &err);
     if (st) fail_msg("%s: %s", folder, err.msg);
     head = model;

@@ -91,7 +91,7 @@ static void start(struct machine *m, struct cost cost, double gap_ms, uint64_t s
     e->opt.gap_ms_max = gap_ms;
     e->opt.no_prefix_cache = true;
     if (cost.window) e->kv_window[e->n_kv_window++] = (struct kv_window){cost.window, 1};
-    assert_int_equal(engine_tables_new(e, (struct sy_shape){BATCH, SEQ_MAX, CTX / 32, OUT}, &err), SY_OK);
+    assert_int_equal(engine_tables_new(e, (struct sy_shape){BATCH, SEQ_MAX, CTX / 32, OUT, 0}, &err), SY_OK);
 }
 
 static void submit(struct machine *m, int32_t n_prompt, int32_t n_max)

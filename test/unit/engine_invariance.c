@@ -25,7 +25,8 @@ struct how {
     enum sy_compute compute;
     enum sy_kv_dtype kv;
     enum sy_state_dtype state;
-    bool together, twice, tight;
+    bool together, twice;
+    int32_t tight; /* percent of the cache that all need; 0: all of it */
 };
 
 static void on_event(void *ctx, const struct sy_event *ev)
@@ -50,6 +51,7 @@ static void on_logits(void *ctx, int32_t pos, const float *logits, int32_t n)
     }
 }
 
+/* NULL: not even one sequence fits. */
 static struct sy_engine *open_engine(const struct sy_env *env, const char *model, const struct how *h)
 {
     struct sy_engine_opt o = {.model = model,
@@ -65,13 +67,13 @@ static struct sy_engine *open_engine(const struct sy_env *env, const char *model
     struct sy_engine *e;
     struct sy_err err;
     if (sy_engine_new(env, &o, &e, &err)) fail_msg("%s", err.msg);
-    if (!h->tight) return e;
-    /* Again, with a cache that holds one sequence and a little more. */
-    o.kv_bytes_max = sy_engine_plan(e)->kv_bytes / sy_engine_plan(e)->n_block * (160 / o.block_len + 4);
+    if (!h->tight || sy_engine_plan(e)->block_bytes == 0) return e;
+    o.kv_bytes_max = sy_engine_plan(e)->kv_bytes * h->tight / 100;
     o.swap_bytes = o.kv_bytes_max / 2;
     sy_engine_free(e);
-    if (sy_engine_new(env, &o, &e, &err)) fail_msg("%s", err.msg);
-    return e;
+    sy_status st = sy_engine_new(env, &o, &e, &err);
+    if (st && st != SY_ENOMEM) fail_msg("%s", err.msg);
+    return st ? NULL : e;
 }
 
 static void run_all(struct sy_engine *e)
@@ -100,9 +102,11 @@ static void submit(struct sy_engine *e, int k, struct answer *a)
     if (sy_engine_submit(e, &r, NULL, &err)) fail_msg("%s", err.msg);
 }
 
-static void answers(const char *model, struct how h, struct answer *a)
+/* False: it was meant to be preempted, and was not. */
+static bool answers(const char *model, struct how h, struct answer *a)
 {
     struct sy_engine *e = open_engine(sy_env_default(), model, &h);
+    if (!e) return false;
     for (int turn = 0; turn <= h.twice; turn++) {
         for (int k = 0; k < N_REQUEST; k++) {
             submit(e, k, &a[k]);
@@ -113,10 +117,13 @@ static void answers(const char *model, struct how h, struct answer *a)
     sy_engine_verify(e);
     assert_int_equal(sy_engine_stats(e).block_leased, 0);
     if (h.twice) assert_true(a[N_REQUEST - 1].n_cached > 0);
-    /* Blocks of a model without attention have no bytes and never run out. */
-    if (h.tight && sy_engine_plan(e)->kv_bytes > 0)
-        assert_true(sy_engine_stats(e).n_preempt_recompute + sy_engine_stats(e).n_preempt_swap > 0);
+    struct sy_engine_stats s = sy_engine_stats(e);
+    /* Blocks of a model without attention have no bytes and never run out; where windows have blocks of their own,
+     * these decide who runs (engine_window.c preempts them). */
+    bool bounded = sy_engine_plan(e)->block_bytes > 0 && sy_engine_plan(e)->n_apart == 0;
+    bool done = !h.tight || !bounded || s.n_preempt_recompute + s.n_preempt_swap > 0;
     sy_engine_free(e);
+    return done;
 }
 
 static void same(const char *model, const char *what, const struct answer *a, const struct answer *b)
@@ -133,33 +140,34 @@ static void check_states(const char *model, enum sy_compute compute, enum sy_kv_
 {
     struct answer alone[N_REQUEST], other[N_REQUEST];
     struct how base = {.threads = 1, .chunk = 512, .seq_max = 1, .compute = compute, .kv = kv, .state = state}, h;
-    answers(model, base, alone);
+    (void)answers(model, base, alone);
     h = base, h.threads = 2;
-    answers(model, h, other);
+    (void)answers(model, h, other);
     same(model, "computed by two threads", alone, other);
     h = base, h.chunk = 7;
-    answers(model, h, other);
+    (void)answers(model, h, other);
     same(model, "its prompt is cut in chunks of 7", alone, other);
     h = base, h.chunk = 1;
-    answers(model, h, other);
+    (void)answers(model, h, other);
     same(model, "its prompt is cut in chunks of 1", alone, other);
     h = base, h.together = true, h.seq_max = N_REQUEST, h.threads = 2, h.chunk = 37;
-    answers(model, h, other);
+    (void)answers(model, h, other);
     same(model, "computed together with others", alone, other);
     h.twice = true;
-    answers(model, h, other);
+    (void)answers(model, h, other);
     same(model, "its prefix is cached", alone, other);
-    h.twice = false, h.tight = true, h.block_len = 2;
-    answers(model, h, other);
+    h.twice = false, h.tight = 15, h.block_len = 2;
+    while (!answers(model, h, other) && h.tight < 70) h.tight++;
+    assert_true(h.tight < 70);
     same(model, "preempted", alone, other);
     h = base, h.block_len = 2;
-    answers(model, h, other);
+    (void)answers(model, h, other);
     same(model, "blocks hold 2 positions", alone, other);
     h = base, h.draft = 6;
-    answers(model, h, other);
+    (void)answers(model, h, other);
     same(model, "tokens are guessed", alone, other);
     h.together = h.twice = true, h.seq_max = N_REQUEST, h.block_len = 4, h.chunk = 37, h.threads = 2;
-    answers(model, h, other);
+    (void)answers(model, h, other);
     same(model, "tokens are guessed, together with others, from the cache", alone, other);
 }
 

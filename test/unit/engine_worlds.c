@@ -21,6 +21,8 @@ struct world {
     struct sy_engine e;
     uint64_t n_copy;
     int64_t *row;   /* the fake KV cache: what each row holds */
+    int64_t *apart; /* the same of layers with a window, in blocks of their own; NULL: a model without */
+    int32_t window;
     uint64_t *slot; /* fake recurrent states: a hash of all tokens so far; NULL: a model without */
     float logits[64 * VOCAB];
     int32_t token[64];
@@ -68,6 +70,18 @@ static uint64_t run_entry(struct world *w, const struct sy_batch *b, int32_t seq
     return h;
 }
 
+/* What a token sees in its window is what the other blocks have of it. */
+static void check_window(const struct world *w, const struct sy_batch *b, int32_t seq, int32_t pos)
+{
+    int32_t len = w->e.plan.block_len, lo = pos < w->window ? 0 : pos - w->window + 1;
+    const int32_t *table = b->field[SY_BLOCK_TABLE] + seq * b->shape.block,
+                  *apart = b->field[SY_TABLE_APART] + seq * b->shape.block;
+    for (int32_t i = lo; i <= pos; i++) {
+        assert_true(apart[i / len] > 0 && apart[i / len] < w->e.plan.n_apart);
+        assert_true(w->apart[apart[i / len] * len + i % len] == w->row[table[i / len] * len + i % len]);
+    }
+}
+
 static sy_status fake_forward(struct sy_backend *bk, struct sy_program *p, struct sy_kv_cache *kv,
                               const struct sy_batch *b)
 {
@@ -78,6 +92,10 @@ static sy_status fake_forward(struct sy_backend *bk, struct sy_program *p, struc
     for (int32_t i = 0; i < b->n_tok; i++) {
         assert_true(b->field[SY_ROW][i] >= len); /* block 0 is never written */
         w->row[b->field[SY_ROW][i]] = row_value(b->field[SY_TOK][i], b->field[SY_POS][i]);
+    }
+    for (int32_t i = 0; i < b->n_tok && w->apart; i++) {
+        assert_true(b->field[SY_ROW_APART][i] >= len && b->field[SY_ROW_APART][i] < len * w->e.plan.n_apart);
+        w->apart[b->field[SY_ROW_APART][i]] = row_value(b->field[SY_TOK][i], b->field[SY_POS][i]);
     }
     uint64_t state[64] = {0};
     for (int32_t s = 0, o = 0; w->slot && s < b->n_seq; s++) {
@@ -95,6 +113,7 @@ static sy_status fake_forward(struct sy_backend *bk, struct sy_program *p, struc
         for (int32_t pos = 0; pos <= b->field[SY_POS][at]; pos++)
             h = absorb(h, w->row[table[pos / len] * len + pos % len]);
         if (w->slot) assert_true(h == state[o]); /* blocks and slot tell the same story */
+        if (w->apart) check_window(w, b, seq, b->field[SY_POS][at]);
         logits_of(h, b->field[SY_TOK][at], w->logits + o * VOCAB);
         w->token[o] = best_of(w->logits + o * VOCAB);
     }
@@ -113,24 +132,37 @@ static sy_status fake_wait(struct sy_backend *b, struct sy_want want, struct sy_
 }
 
 static size_t block_bytes(const struct world *w) { return (size_t)w->e.plan.block_len * sizeof(int64_t); }
-static int64_t *block_at(struct world *w, int32_t block) { return w->row + (int64_t)block * w->e.plan.block_len; }
+
+/* Both kinds of blocks of a run of positions. */
+static void move(struct world *w, struct sy_spot at, int64_t *host, bool save)
+{
+    int64_t *part[2] = {w->row + (int64_t)at.block * w->e.plan.block_len,
+                        w->apart ? w->apart + (int64_t)at.apart * w->e.plan.block_len : NULL};
+    for (int i = 0; i < 2; i++, host += w->e.plan.block_len)
+        if (part[i]) memcpy(save ? host : part[i], save ? part[i] : host, block_bytes(w));
+}
 
 static void fake_copy(struct sy_backend *b, struct sy_kv_cache *kv, const struct sy_copy *c, int32_t n)
 {
     (void)kv;
+    int64_t host[2 * CTX];
     world_of(b)->n_copy += (uint64_t)n;
-    struct world *w = world_of(b);
-    for (int32_t i = 0; i < n; i++) memcpy(block_at(w, c[i].to), block_at(w, c[i].from), block_bytes(w));
+    for (int32_t i = 0; i < n; i++) {
+        move(world_of(b), c[i].from, host, true);
+        move(world_of(b), c[i].to, host, false);
+    }
 }
-static void fake_save(struct sy_backend *b, struct sy_kv_cache *kv, int32_t block, void *host)
+static void fake_save(struct sy_backend *b, struct sy_kv_cache *kv, struct sy_spot at, void *host)
 {
     (void)kv;
-    memcpy(host, block_at(world_of(b), block), block_bytes(world_of(b)));
+    move(world_of(b), at, host, true);
 }
-static void fake_restore(struct sy_backend *b, struct sy_kv_cache *kv, int32_t block, const void *host)
+static void fake_restore(struct sy_backend *b, struct sy_kv_cache *kv, struct sy_spot at, const void *host)
 {
     (void)kv;
-    memcpy(block_at(world_of(b), block), host, block_bytes(world_of(b)));
+    int64_t copy[2 * CTX];
+    memcpy(copy, host, (1 + (world_of(b)->apart != NULL)) * block_bytes(world_of(b)));
+    move(world_of(b), at, copy, false);
 }
 
 static const struct sy_backend_ops fake = {.name = "fake",
@@ -238,8 +270,19 @@ static void stop_one(struct world *w, struct ask *a)
 
 /* What the worlds went through, so that a test of nothing is noticed. */
 struct seen {
-    uint64_t recompute, swap, hit, token, copy, stopped, hit_slots, draft, draft_hit;
+    uint64_t recompute, swap, hit, token, copy, stopped, hit_slots, hit_apart, swap_apart, draft, draft_hit;
 };
+
+/* Room for one sequence and a step of it, up to what all may hold and more. */
+static void choose_windows(struct world *w)
+{
+    struct sy_engine *e = &w->e;
+    int32_t len = e->plan.block_len, step = (e->plan.batch_tok_max + len - 1) / len;
+    w->window = e->plan.window = 1 + roll(w, 12);
+    int32_t most = (w->window + e->opt.draft_max) / len + 3, all = (CTX + len - 1) / len;
+    int32_t least = most + step < all ? most + step : all;
+    e->plan.n_apart = 1 + least + roll(w, e->plan.seq_max * most + 4);
+}
 
 static void run_world(uint64_t seed, struct seen *all)
 {
@@ -261,15 +304,18 @@ static void run_world(uint64_t seed, struct seen *all)
     e->plan.info.n_vocab = VOCAB;
     bool states = roll(&w, 2);
     if (states) e->plan.n_slot = 1 + 2 * e->plan.seq_max + roll(&w, 10);
-    e->plan.kv_bytes = (int64_t)block_bytes(&w) * e->plan.n_block;
+    bool apart = roll(&w, 2);
+    e->block_bytes = (1 + apart) * (int64_t)block_bytes(&w);
     e->opt.wait_max = 2 + roll(&w, 12);
-    e->opt.swap_bytes = roll(&w, 2) ? (int64_t)block_bytes(&w) * roll(&w, 12) : 0;
+    e->opt.swap_bytes = roll(&w, 2) ? e->block_bytes * roll(&w, 12) : 0;
     e->opt.gap_ms_max = roll(&w, 2) ? 0.002 : 0;
     e->opt.no_prefix_cache = roll(&w, 4) == 0;
     e->opt.draft_max = roll(&w, 2) ? roll(&w, 6) : 0;
     e->opt.scheduling = roll(&w, 5) == 0 ? SY_STATIC : SY_CONTINUOUS;
     struct sy_shape shape = {e->plan.batch_tok_max, states ? 2 * e->plan.seq_max + 2 : e->plan.seq_max, CTX,
-                             e->plan.seq_max + roll(&w, 6)};
+                             e->plan.seq_max + roll(&w, 6), apart};
+    if (apart) choose_windows(&w);
+    w.apart = apart ? calloc((size_t)e->plan.n_apart * (size_t)e->plan.block_len, sizeof *w.apart) : NULL;
     w.slot = states ? calloc((size_t)e->plan.n_slot, sizeof *w.slot) : NULL;
     w.row = calloc((size_t)e->plan.n_block * (size_t)e->plan.block_len, sizeof *w.row);
     assert_non_null(w.row);
@@ -309,11 +355,15 @@ static void run_world(uint64_t seed, struct seen *all)
     all->hit_slots += states ? st.n_cache_hit_tok : 0;
     all->token += st.n_gen_tok;
     all->copy += w.n_copy;
+    all->hit_apart += apart ? st.n_cache_hit_tok : 0;
+    all->swap_apart += apart ? st.n_preempt_swap : 0;
+    assert_int_equal(st.apart_free + st.apart_kept, apart ? e->plan.n_apart - 1 : 0);
     assert_int_equal(st.block_leased, 0);
     assert_int_equal(st.block_free + st.block_cached, st.block_total);
     engine_tables_free(e);
     free(w.row);
     free(w.slot);
+    free(w.apart);
 }
 
 static void worlds(void **state)
@@ -329,15 +379,17 @@ static void worlds(void **state)
         run_world(seed, &all);
     }
     unsetenv("SYSTOLE_WORLD_NOW");
-    print_message("%llu tokens, %llu from the prefix cache (%llu with states), %llu blocks copied, preempted %llu by "
+    print_message("%llu tokens, %llu from the prefix cache (%llu with states, %llu with windows), %llu blocks "
+                  "copied, preempted %llu by "
                   "recompute, %llu by swap, %llu stopped by their readers, %llu of %llu guesses right\n",
                   (unsigned long long)all.token, (unsigned long long)all.hit, (unsigned long long)all.hit_slots,
-                  (unsigned long long)all.copy, (unsigned long long)all.recompute, (unsigned long long)all.swap,
-                  (unsigned long long)all.stopped, (unsigned long long)all.draft_hit, (unsigned long long)all.draft);
+                  (unsigned long long)all.hit_apart, (unsigned long long)all.copy, (unsigned long long)all.recompute,
+                  (unsigned long long)all.swap, (unsigned long long)all.stopped, (unsigned long long)all.draft_hit,
+                  (unsigned long long)all.draft);
     if (one) return;
-    assert_true(all.token > 10000 && all.hit > 1000 && all.hit_slots > 1000 && all.copy > 100 &&
-                all.recompute > 1000 && all.swap > 200 && all.stopped > 500 && all.draft_hit > 500 &&
-                all.draft > all.draft_hit + 500);
+    assert_true(all.token > 10000 && all.hit > 1000 && all.hit_slots > 1000 && all.hit_apart > 1000 &&
+                all.swap_apart > 50 && all.copy > 100 && all.recompute > 1000 && all.swap > 200 &&
+                all.stopped > 500 && all.draft_hit > 500 && all.draft > all.draft_hit + 500);
 }
 
 static int say_seed(void **state)

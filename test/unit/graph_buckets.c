@@ -22,7 +22,7 @@ static void check_plan(struct sy_shape max, int32_t block_len)
         for (int32_t k = 0; k < i; k++) /* no two are the same */
             assert_false(b.shape[k].tok == s.tok && b.shape[k].seq == s.seq && b.shape[k].block == s.block);
     }
-    struct sy_shape all = {max.seq, max.seq, max.block, max.seq};
+    struct sy_shape all = {max.seq, max.seq, max.block, max.seq, 0};
     assert_true(sy_buckets_pick(&b, all) >= 0);
 }
 
@@ -33,7 +33,7 @@ static void test_plans(void **state)
     for (size_t t = 0; t < SY_COUNT(some); t++)
         for (size_t s = 0; s < SY_COUNT(some) && some[s] <= some[t]; s++)
             for (size_t k = 0; k < SY_COUNT(some); k++)
-                check_plan((struct sy_shape){some[t], some[s], some[k], some[s] > 64 ? some[s] : 64}, 32);
+                check_plan((struct sy_shape){some[t], some[s], some[k], some[s] > 64 ? some[s] : 64, 0}, 32);
 }
 
 /* Whatever fits in the largest step finds a bucket that holds it, and no earlier one would have. */
@@ -66,17 +66,17 @@ static void test_small(void **state)
 {
     (void)state;
     struct sy_buckets b;
-    sy_buckets_plan((struct sy_shape){512, 64, 256, 64}, 32, &b);
+    sy_buckets_plan((struct sy_shape){512, 64, 256, 64, 0}, 32, &b);
     const int32_t live[][2] = {{1, 1}, {2, 4}, {4, 4}, {5, 16}, {17, 64}, {64, 64}};
     for (size_t i = 0; i < SY_COUNT(live); i++) {
-        int32_t n = live[i][0], at = sy_buckets_pick(&b, (struct sy_shape){n, n, 3, n});
+        int32_t n = live[i][0], at = sy_buckets_pick(&b, (struct sy_shape){n, n, 3, n, 0});
         assert_int_equal(b.shape[at].seq, live[i][1]);
         assert_true(is_decode(b.shape[at]) && b.shape[at].block == 64);
     }
-    int32_t at = sy_buckets_pick(&b, (struct sy_shape){64, 64, 256, 64});
+    int32_t at = sy_buckets_pick(&b, (struct sy_shape){64, 64, 256, 64, 0});
     assert_int_equal(b.shape[at].block, 256);
-    assert_int_equal(sy_buckets_pick(&b, (struct sy_shape){513, 3, 256, 1}), -1);
-    assert_int_equal(sy_buckets_pick(&b, (struct sy_shape){512, 64, 257, 64}), -1);
+    assert_int_equal(sy_buckets_pick(&b, (struct sy_shape){513, 3, 256, 1, 0}), -1);
+    assert_int_equal(sy_buckets_pick(&b, (struct sy_shape){512, 64, 257, 64, 0}), -1);
 }
 
 int main(void)

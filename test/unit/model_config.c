@@ -12,7 +12,7 @@
 #include "model/model.h"
 
 static const char *const fixtures[] = {"llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma3"};
-static const struct sy_shape shape = {32, 4, 8, 6};
+static const struct sy_shape shape = {32, 4, 8, 6, 0};
 
 /* Not inlined: gcc 12 takes the buffer for the pointer that holds it, and warns of a dangling one. */
 __attribute__((noinline)) static char *read_config(const char *name)

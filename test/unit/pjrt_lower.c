@@ -10,7 +10,7 @@ static const char *const fixtures[] = {"llama", "mistral", "qwen2", "qwen3", "sm
 /* Experts, states, latents, sinks, several ropes. */
 static const char *const others[] = {"deepseek_v32", "falcon_h1", "gemma3n", "glm_moe_dsa", "gpt_oss", "lfm2",
                                      "mamba2",       "minimax",   "mixtral", "nemotron_h",  "phi3",    "qwen3_5"};
-static const struct sy_shape decode = {4, 4, 8, 4}, mixed = {64, 4, 8, 8};
+static const struct sy_shape decode = {4, 4, 8, 4, 0}, mixed = {64, 4, 8, 8, 0};
 
 static void open_model(const char *name, struct sy_model *m)
 {
@@ -27,7 +27,7 @@ static struct sy_aot_opt options(const char *format, struct sy_shard shard)
     return (struct sy_aot_opt){.compute = SY_COMPUTE_BF16,
                                .kv_dtype = SY_KV_BF16,
                                .assume = sy_quant_by_name(format),
-                               .cache = {32, 33, 5},
+                               .cache = {32, 33, 5, 0},
                                .shard = shard};
 }
 

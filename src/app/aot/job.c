@@ -98,7 +98,7 @@ static sy_status find_sizes(struct aot_job *j, struct sy_err *err)
                               .batch_tok_max = (int32_t)sy_arg_int(a, "max-batched-tokens"),
                               .kv_bytes_max = sy_arg_int(a, "kv-memory")};
     struct sy_graph *g = NULL;
-    int64_t block = 0, slot = 0;
+    struct sy_aot_bytes each = {0};
     int32_t ranks = sy_shard_ranks(&j->opt.shard) / sy_shard_groups(&j->opt.shard);
     o.backend_opt.shard = j->opt.shard;
     j->plan.info = j->model.info;
@@ -107,14 +107,17 @@ static sy_status find_sizes(struct aot_job *j, struct sy_err *err)
     j->opt.compute = sy_arg_choice(a, "compute") == 0 ? SY_COMPUTE_BF16 : SY_COMPUTE_F32;
     j->opt.kv_dtype = kv[sy_arg_choice(a, "kv-dtype")];
     j->opt.attend_bf16 = sy_arg_choice(a, "attention-accumulate") == 1;
-    j->opt.cache = (struct sy_cache_dim){j->plan.block_len, 1, 1};
+    j->opt.cache = (struct sy_cache_dim){j->plan.block_len, 1, 1, 1};
     st = aot_graph(j, j->max, &g, err);
-    if (!st) st = sy_aot_state_bytes(g, &j->opt, true, &block, err);
-    if (!st) st = sy_aot_state_bytes(g, &j->opt, false, &slot, err);
+    if (!st) st = sy_aot_state_bytes(g, &j->opt, &each, err);
+    struct sy_engine_bytes bytes = {.block = each.block * ranks, .apart = each.window * ranks};
+    if (!st) bytes.window = sy_graph_window(g);
     sy_graph_free(g);
-    if (!st) st = sy_engine_plan_slots(&o, slot * ranks, &j->plan, &j->max, err);
-    if (!st) st = sy_engine_plan_blocks(&o, j->max.block, block * ranks, 0, &j->plan, err);
+    if (!st) st = sy_engine_plan_slots(&o, each.slot * ranks, &j->plan, &j->max, err);
+    if (!st) st = sy_engine_plan_blocks(&o, j->max.block, &bytes, &j->plan, err);
+    j->max.apart = j->plan.n_apart > 0;
     j->opt.cache.n_block = j->plan.n_block;
+    j->opt.cache.n_apart = j->plan.n_apart;
     if (j->plan.n_slot > 0) j->opt.cache.n_slot = j->plan.n_slot;
     return st;
 }

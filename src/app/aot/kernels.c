@@ -71,7 +71,7 @@ static sy_status costs(const struct aot_job *j, const struct sy_attend_use *u, d
 static sy_status weigh(struct aot_job *j, unsigned kind, struct aot_weighed *w, struct sy_err *err)
 {
     struct sy_graph *g = NULL;
-    struct sy_shape s = {j->max.seq, j->max.seq, j->max.block, j->max.seq};
+    struct sy_shape s = {j->max.seq, j->max.seq, j->max.block, j->max.seq, j->max.apart};
     struct sy_aot_opt with = j->opt;
     if (kind == SY_KERNELS_PROMPT) s.tok = j->max.tok;
     sy_status st = aot_graph(j, s, &g, err);

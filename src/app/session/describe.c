@@ -22,8 +22,8 @@ static void add_tensor(struct sy_description *d, const struct sy_tensor *t)
 }
 
 /* The backend knows how its cache is laid out; it is opened for nothing else. */
-static sy_status cache_bytes(struct sy_args *a, const struct sy_graph *g, int32_t block_len, int64_t *block,
-                             int64_t *slot, struct sy_err *err)
+static sy_status cache_bytes(struct sy_args *a, const struct sy_graph *g, int32_t block_len,
+                             struct sy_engine_bytes *each, int64_t *slot, struct sy_err *err)
 {
     const struct sy_backend_ops *ops = sy_backends[0];
     struct sy_backend_opt opt = {.n_thread = 1,
@@ -33,7 +33,8 @@ static sy_status cache_bytes(struct sy_args *a, const struct sy_graph *g, int32_
     if (!ops) return sy_fail(err, SY_ENOSUP, "this build has no backend");
     sy_status st = ops->open(&a->app->env, &opt, &b, err);
     if (st) return st;
-    *block = ops->kv_block_bytes(b, g, block_len);
+    each->window = sy_graph_window(g);
+    each->block = ops->kv_block_bytes(b, g, block_len, &each->apart);
     *slot = ops->slot_bytes ? ops->slot_bytes(b, g) : 0;
     ops->close(b);
     return SY_OK;
@@ -80,12 +81,17 @@ static sy_status check_tensors(struct sy_args *a, struct sy_description *d, stru
 }
 
 /* Whole blocks for every sequence in what weights and states leave. */
-static void fit(struct sy_args *a, struct sy_description *d, int64_t block_bytes, int32_t block_len)
+static void fit(struct sy_args *a, struct sy_description *d, const struct sy_engine_bytes *each,
+                const struct sy_engine_plan *p)
 {
     if (!sy_arg_given(a, "memory")) return;
     d->memory = (double)sy_arg_int(a, "memory");
-    double left = (d->memory - d->bytes) / d->seq_max - d->state_bytes;
-    double tokens = block_bytes > 0 ? floor(left / (double)block_bytes) * block_len : d->model.info.n_ctx;
+    double left = (d->memory - d->bytes) / d->seq_max - d->state_bytes, block = (double)each->block;
+    if (p->n_apart) {
+        block -= (double)each->apart;
+        left -= (double)p->n_apart * (double)each->apart / d->seq_max;
+    }
+    double tokens = block > 0 ? floor(left / block) * p->block_len : d->model.info.n_ctx;
     if (left < 0) tokens = 0;
     d->ctx_fits = tokens < d->model.info.n_ctx ? (int64_t)tokens : d->model.info.n_ctx;
 }
@@ -96,14 +102,19 @@ static sy_status plan(struct sy_args *a, struct sy_description *d, struct sy_err
     d->seq_max = (int32_t)sy_arg_int(a, "max-seqs");
     d->ctx_len = sy_arg_given(a, "ctx-size") ? (int32_t)sy_arg_int(a, "ctx-size") : own < 8192 ? own : 8192;
     int32_t per_seq = (d->ctx_len + block_len - 1) / block_len, tok = (int32_t)sy_arg_int(a, "max-batched-tokens");
-    struct sy_shape shape = {tok, d->seq_max, per_seq, d->seq_max};
+    struct sy_shape shape = {tok, d->seq_max, per_seq, d->seq_max, 0};
     sy_status st = sy_model_build(&a->app->env, &d->model, shape, &d->graph, err);
-    int64_t bytes = 0, slot = 0;
-    if (!st) st = cache_bytes(a, d->graph, block_len, &bytes, &slot, err);
+    int64_t slot = 0;
+    struct sy_engine_bytes each = {0};
+    struct sy_engine_opt o = {0};
+    struct sy_engine_plan p = {
+        .ctx_len = d->ctx_len, .block_len = block_len, .seq_max = d->seq_max, .batch_tok_max = tok};
+    if (!st) st = cache_bytes(a, d->graph, block_len, &each, &slot, err);
+    if (!st) st = sy_engine_plan_blocks(&o, per_seq, &each, &p, err);
     d->state_bytes = (double)slot;
-    d->kv_token_bytes = (double)bytes / block_len;
-    d->kv_bytes = (double)bytes * per_seq * d->seq_max;
-    if (!st) fit(a, d, bytes, block_len);
+    d->kv_token_bytes = (double)each.block / block_len;
+    d->kv_bytes = (double)p.kv_bytes;
+    if (!st) fit(a, d, &each, &p);
     return st ? st : check_tensors(a, d, err);
 }
 

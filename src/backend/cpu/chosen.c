@@ -283,7 +283,7 @@ static void attend_kept(void *ctx, int64_t item, int32_t thread)
     for (int32_t i = lo; i < n && i < lo + SY_PARTITION; i++) {
         int32_t run = i - l.n_window, pos = l.first + i;
         if (run >= 0)
-            gather_run(p, &o->kept, o->kept_state, s->every, a.table,
+            gather_run(p, &o->kept, o->kept_state, s->every, table_of(p, row),
                        l.all ? run : (int32_t)cpu_row(o->in[1], row)[run], i - lo, to);
         else
             sy_attend_gather_one(&o->kv, 0, a.layer + a.table[pos / p->block_len] * o->kv.block_bytes,

@@ -412,13 +412,18 @@ struct sy_kv_dim cpu_kv_dim(const struct sy_backend *b, const struct sy_node *n,
     };
 }
 
-static int64_t kv_block_bytes(struct sy_backend *b, const struct sy_graph *g, int32_t block_len)
+static int64_t kv_block_bytes(struct sy_backend *b, const struct sy_graph *g, int32_t block_len, int64_t *apart)
 {
     uint32_t n_node;
     const struct sy_node *node = sy_graph_nodes(g, &n_node);
     int64_t sum = 0;
-    for (uint32_t i = 1; i < n_node; i++)
-        if (cpu_has_cache(&node[i])) sum += cpu_kv_dim(b, &node[i], block_len).block_bytes;
+    *apart = 0;
+    for (uint32_t i = 1; i < n_node; i++) {
+        if (!cpu_has_cache(&node[i])) continue;
+        int64_t each = cpu_kv_dim(b, &node[i], block_len).block_bytes;
+        sum += each;
+        if (node[node[i].in[3].id].attr.state.window > 0) *apart += each;
+    }
     return sum;
 }
 
@@ -444,9 +449,11 @@ static sy_status allocate_kv_cache(struct sy_backend *b, const struct sy_graph *
         if (!cpu_has_cache(&node[i])) continue;                /* without keys: reads another's */
         sy_assert(c->n_layer < (int)SY_COUNT(c->layer_bytes)); /* models have at most 1,024 layers */
         int64_t each = cpu_kv_dim(b, &node[i], dim.block_len).block_bytes;
+        bool apart = sy_state_is_apart(sy_graph_shape(g), &node[node[i].in[3].id]);
         c->layer_bytes[c->n_layer] = bytes;
+        c->apart[c->n_layer] = apart;
         c->block_bytes[c->n_layer++] = each;
-        bytes += each * dim.n_block;
+        bytes += each * (apart ? dim.n_apart : dim.n_block);
     }
     c->slot_at = (bytes + 255) & ~(int64_t)255;
     c->slot_bytes = cpu_slot_bytes(b, g);
@@ -461,9 +468,9 @@ static sy_status allocate_kv_cache(struct sy_backend *b, const struct sy_graph *
     return SY_OK;
 }
 
-static unsigned char *block_at(const struct sy_kv_cache *c, int layer, int32_t block)
+static unsigned char *block_at(const struct sy_kv_cache *c, int layer, struct sy_spot p)
 {
-    return c->mem.at + c->layer_bytes[layer] + c->block_bytes[layer] * block;
+    return c->mem.at + c->layer_bytes[layer] + c->block_bytes[layer] * (c->apart[layer] ? p.apart : p.block);
 }
 
 static void copy_blocks(struct sy_backend *b, struct sy_kv_cache *c, const struct sy_copy *copy, int32_t n)
@@ -471,23 +478,23 @@ static void copy_blocks(struct sy_backend *b, struct sy_kv_cache *c, const struc
     (void)b;
     for (int32_t i = 0; i < n; i++)
         for (int l = 0; l < c->n_layer; l++)
-            memcpy(block_at(c, l, copy[i].to), block_at(c, l, copy[i].from), (size_t)c->block_bytes[l]);
+            memmove(block_at(c, l, copy[i].to), block_at(c, l, copy[i].from), (size_t)c->block_bytes[l]);
 }
 
-static void save_block(struct sy_backend *b, struct sy_kv_cache *c, int32_t block, void *host)
+static void save_block(struct sy_backend *b, struct sy_kv_cache *c, struct sy_spot place, void *host)
 {
     (void)b;
     unsigned char *at = host;
     for (int l = 0; l < c->n_layer; at += c->block_bytes[l++])
-        memcpy(at, block_at(c, l, block), (size_t)c->block_bytes[l]);
+        memcpy(at, block_at(c, l, place), (size_t)c->block_bytes[l]);
 }
 
-static void restore_block(struct sy_backend *b, struct sy_kv_cache *c, int32_t block, const void *host)
+static void restore_block(struct sy_backend *b, struct sy_kv_cache *c, struct sy_spot place, const void *host)
 {
     (void)b;
     const unsigned char *at = host;
     for (int l = 0; l < c->n_layer; at += c->block_bytes[l++])
-        memcpy(block_at(c, l, block), at, (size_t)c->block_bytes[l]);
+        memcpy(block_at(c, l, place), at, (size_t)c->block_bytes[l]);
 }
 
 /* ---- steps ---------------------------------------------------------------------------------------------------- */

@@ -54,6 +54,7 @@ struct sy_kv_cache {
     int n_layer;
     int64_t layer_bytes[2048]; /* where the i-th op's starts; a layer has two at most */
     int64_t block_bytes[2048]; /* of a block of it */
+    bool apart[2048];          /* its blocks have numbers of their own */
     int64_t slot_at;           /* where slots start; each holds all its states, in the order of the graph's nodes */
     int64_t slot_bytes;
 };
@@ -100,8 +101,9 @@ struct op {
     const float *rope_cs;          /* table of the step */
     int64_t rope_n;
     struct sy_kv_dim kv;
-    int32_t state;         /* index of the attention's layer cache */
-    struct sy_kv_dim kept; /* the cache of keys that stand for runs of tokens */
+    int32_t state;             /* index of the attention's layer cache */
+    enum sy_field rows, table; /* of the step: rows of it that are written, blocks of it that are read */
+    struct sy_kv_dim kept;     /* the cache of keys that stand for runs of tokens */
     int32_t kept_state;
     int64_t slot_offset; /* where the state of a convolution or scan starts in a slot, bytes */
     const float *taps;   /* a convolution's weights, [n_tap][columns] */

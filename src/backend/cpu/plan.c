@@ -212,6 +212,7 @@ static void plan_attend(struct plan *l, uint32_t id)
     const struct sy_node *n = node_of(l, id);
     struct sy_kv_dim kv = cpu_kv_dim(l->p->b, n, l->p->block_len);
     int32_t *state = &l->state[n->in[3].id];
+    const struct sy_node *keeps = node_of(l, n->in[3].id);
     if (n->in[1].id) {
         *state = l->n_state++;
         struct op *w = push_op(l, REGION_ROWS, false, n);
@@ -220,6 +221,7 @@ static void plan_attend(struct plan *l, uint32_t id)
         if (n->in[2].id) reads(l, w, 2, n->in[2]);
         w->kv = kv;
         w->state = *state;
+        w->rows = sy_state_rows(l->p->shape, keeps);
     }
     enum region_kind kind = n->in[6].id ? REGION_KEPT : n->in[5].id ? REGION_CHOSEN : REGION_ATTEND;
     struct op *o = push_op(l, kind, false, n);
@@ -231,6 +233,7 @@ static void plan_attend(struct plan *l, uint32_t id)
     if (n->in[5].id) reads(l, o, 1, n->in[5]);
     o->kv = kv;
     o->state = *state;
+    o->table = sy_state_table(l->p->shape, keeps);
     if (n->in[4].id) o->vec = vector(l, n->in[4]);
     writes(l, o, id, 0);
 }
@@ -243,6 +246,7 @@ static void plan_index(struct plan *l, uint32_t id)
     reads(l, w, 1, n->in[1]);
     w->kv = cpu_kv_dim(l->p->b, n, l->p->block_len);
     w->state = l->n_state;
+    w->rows = SY_ROW;
     struct sy_kv_dim kv = w->kv;
     struct op *o = push_op(l, REGION_INDEX, false, n);
     reads(l, o, 0, n->in[0]);
@@ -260,6 +264,7 @@ static void plan_keep(struct plan *l, uint32_t id)
     reads(l, w, 1, n->in[0]);
     w->kv = cpu_kv_dim(l->p->b, n, l->p->block_len);
     w->state = l->state[id] = l->n_state++;
+    w->rows = SY_ROW;
 }
 
 static void plan_compress(struct plan *l, uint32_t id)

@@ -264,7 +264,7 @@ static void write_runs(const struct sy_program *p, const struct op *o, int32_t e
                        int64_t lo, int64_t hi)
 {
     for (int64_t r = lo; r < hi; r++) {
-        int32_t pos = p->batch->field[SY_POS][r], row = p->batch->field[SY_ROW][r], off = row % p->block_len;
+        int32_t pos = p->batch->field[SY_POS][r], row = p->batch->field[o->rows][r], off = row % p->block_len;
         if ((pos + 1) % every) continue;
         int32_t to = row / p->block_len * o->kv.block_len + pos / every - (pos - off) / every;
         p->b->kern.attend.write[o->kv.dtype](&o->kv, layer, cpu_row(o->in[1], r), o->in[1]->ld, NULL, 0, &to, 1);
@@ -281,7 +281,7 @@ void cpu_row_kv_write(const struct sy_program *p, const struct op *o, int64_t lo
     }
     p->b->kern.attend.write[o->kv.dtype](&o->kv, layer, cpu_row(o->in[1], lo), o->in[1]->ld,
                                          o->in[2] ? cpu_row(o->in[2], lo) : NULL, o->in[2] ? o->in[2]->ld : 0,
-                                         p->batch->field[SY_ROW] + lo, (int32_t)(hi - lo));
+                                         p->batch->field[o->rows] + lo, (int32_t)(hi - lo));
 }
 
 const row_fn cpu_row_fns[SY_OP_COUNT] = {
@@ -363,7 +363,7 @@ struct sy_attend cpu_attend_item(const struct sy_program *p, const struct op *o,
     struct sy_attend item = {
         .kv = &o->kv,
         .layer = p->kv->mem.at + p->kv->layer_bytes[o->state],
-        .table = p->batch->field[SY_BLOCK_TABLE] + (int64_t)seq * p->shape.block,
+        .table = p->batch->field[o->table] + (int64_t)seq * p->shape.block,
         .kv_head = kv_head,
         .n_group = group,
         .n_q = w->n_q,

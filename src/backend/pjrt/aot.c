@@ -37,7 +37,8 @@ sy_status sy_aot_lower(const struct sy_env *env, const struct sy_graph *g, const
     sy_status st = lower_opt(opt, &lo, err);
     if (!st) st = pj_weights_plan(env, g, ckpt, &wo, &w, err);
     if (!st) {
-        out->kv_bytes = (double)pj_state_bytes(g, &lo, true) + (double)pj_state_bytes(g, &lo, false);
+        struct pj_bytes state = pj_state_bytes(g, &lo);
+        out->kv_bytes = state.blocks + state.slots;
         out->weight_bytes = w->bytes_held;
         out->step_bytes = w->bytes_step;
         out->expert_bytes = w->bytes_experts;
@@ -49,14 +50,16 @@ sy_status sy_aot_lower(const struct sy_env *env, const struct sy_graph *g, const
     return st;
 }
 
-sy_status sy_aot_state_bytes(const struct sy_graph *g, const struct sy_aot_opt *opt, bool blocks, int64_t *out,
+sy_status sy_aot_state_bytes(const struct sy_graph *g, const struct sy_aot_opt *opt, struct sy_aot_bytes *out,
                              struct sy_err *err)
 {
     struct pj_lower_opt lo;
     sy_status st = lower_opt(opt, &lo, err);
-    lo.cache.n_block = lo.cache.n_slot = 1;
-    if (!st) *out = (int64_t)pj_state_bytes(g, &lo, blocks);
-    return st;
+    if (st) return st;
+    lo.cache.n_block = lo.cache.n_apart = lo.cache.n_slot = 1;
+    struct pj_bytes b = pj_state_bytes(g, &lo);
+    *out = (struct sy_aot_bytes){(int64_t)b.blocks, (int64_t)b.window, (int64_t)b.slots};
+    return SY_OK;
 }
 
 sy_status sy_aot_lower_move(const struct sy_env *env, const struct sy_graph *g, const struct sy_aot_opt *opt,
@@ -65,12 +68,12 @@ sy_status sy_aot_lower_move(const struct sy_env *env, const struct sy_graph *g, 
     struct pj_lower_opt lo;
     sy_status st = lower_opt(opt, &lo, err);
     if (st) return st;
-    int n_block, n = pj_state_arrays(g, &lo, NULL, NULL, &n_block);
-    struct pj_type *type = sy_new_array(env, (size_t)n + 1, sizeof *type);
+    struct pj_arrays n = pj_state_arrays(g, &lo, NULL, NULL);
+    struct pj_type *type = sy_new_array(env, (size_t)n.n + 1, sizeof *type);
     if (!type) return sy_fail(err, SY_ENOMEM, "no memory to lower a program");
-    (void)pj_state_arrays(g, &lo, type, NULL, &n_block);
-    if (which != PJ_MOVE_ZERO) n = n_block;
-    if (n) st = pj_lower_move(env, (enum pj_move)which, type, n, PJ_PAIRS, lo.n_rank, out, err);
+    (void)pj_state_arrays(g, &lo, type, NULL);
+    if ((which == PJ_MOVE_ZERO ? n.n : n.n_block) > 0)
+        st = pj_lower_move(env, (enum pj_move)which, type, n, lo.n_rank, out, err);
     sy_delete(env, type);
     return st;
 }

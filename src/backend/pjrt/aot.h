@@ -47,9 +47,11 @@ SY_CHECK sy_status sy_aot_lower(const struct sy_env *, const struct sy_graph *, 
                                 const struct sy_aot_opt *, struct sy_aot_program *out, struct sy_err *);
 void sy_aot_program_release(struct sy_aot_program *);
 
-/* Bytes of a block of the KV cache, or of a slot of recurrent states; of one device. */
-SY_CHECK sy_status sy_aot_state_bytes(const struct sy_graph *, const struct sy_aot_opt *, bool blocks, int64_t *out,
-                                      struct sy_err *);
+struct sy_aot_bytes { /* of a block of the KV cache, its layers with a window among it, a slot of recurrent states */
+    int64_t block, window, slot;
+};
+SY_CHECK sy_status sy_aot_state_bytes(const struct sy_graph *, const struct sy_aot_opt *, struct sy_aot_bytes *out,
+                                      struct sy_err *); /* of one device */
 /* The programs that move blocks, which serving needs besides: which 0 .. SY_AOT_MOVES - 1. */
 enum { SY_AOT_MOVES = 4 };
 SY_CHECK sy_status sy_aot_lower_move(const struct sy_env *, const struct sy_graph *, const struct sy_aot_opt *,

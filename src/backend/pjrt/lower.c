@@ -406,8 +406,7 @@ sy_status pj_lower(const struct sy_env *env, const struct sy_graph *g, const str
     bool ok = l.val && l.kv && l.first && type && result;
     sy_status st = ok ? SY_OK : sy_fail(err, SY_ENOMEM, "no memory to lower a graph");
     if (!st) {
-        int n_block;
-        l.n_kv = pj_state_arrays(g, opt, type, l.first, &n_block);
+        l.n_kv = pj_state_arrays(g, opt, type, l.first).n;
         declare(&l, type);
         st = write_nodes(&l);
     }

@@ -9,6 +9,7 @@
 
 struct attn { /* one ATTEND; shapes: s sequences (1 when looping), q queries of each, g heads to a KV head, n keys */
     struct lower *l;
+    const struct sy_node *node;
     const struct sy_attn_dim *d;
     int64_t s, q, g, n_kv;
     int keys, vals; /* the arrays [n_block, block_len, n_kv, d]; vals -1: the keys' first d_val */
@@ -154,7 +155,7 @@ static int decode(struct attn *a, int q)
     struct pj_hlo *h = &l->h;
     a->s = l->shape.seq;
     a->q = 1;
-    a->runs = lower_decode_runs(l);
+    a->runs = lower_decode_runs(l, a->node);
     a->table = a->runs.table;
     int pos = lower_field(l, SY_POS);
     a->pos = PJ_RESHAPE(h, pos, a->s, 1);
@@ -171,7 +172,7 @@ static int pieces(struct attn *a, int q)
     int64_t tok = l->shape.tok, n_out = (int64_t)a->d->n_head * a->d->d_val;
     a->s = 1;
     a->q = pj_piece(l->shape);
-    a->runs = lower_runs(l, pj_run_keys(l->shape));
+    a->runs = lower_runs(l, a->node, pj_run_keys(l->shape));
     int pos = pj_pad_after(h, lower_field(l, SY_POS), 0, a->q);
     q = pj_pad_after(h, q, 0, a->q);
     int out = pj_const(h, PJ_TYPE(PJ_F32, tok + a->q, n_out), 0);
@@ -190,10 +191,11 @@ static int pieces(struct attn *a, int q)
 }
 
 /* Where keys and values are written: block 0, which nobody reads, on ranks of other stages. */
-static int rows_to_write(struct lower *l, const struct sy_attn_dim *d)
+static int rows_to_write(struct lower *l, const struct sy_node *n)
 {
     struct pj_hlo *h = &l->h;
-    int rows = lower_field(l, SY_ROW);
+    const struct sy_attn_dim *d = &n->attr.attn;
+    int rows = lower_field(l, sy_state_rows(l->shape, &l->node[n->in[3].id]));
     if (d->stage_ranks == 0) return rows;
     struct pj_type mask = *pj_type_of(h, rows);
     mask.elem = PJ_PRED;
@@ -206,8 +208,8 @@ int lower_attend(struct lower *l, const struct sy_node *n)
     struct pj_hlo *h = &l->h;
     const struct sy_attn_dim *d = &n->attr.attn;
     int *state = lower_state(l, n);
-    struct attn a = {.l = l, .d = d, .n_kv = d->n_kv, .g = d->n_head / d->n_kv, .vals = -1, .sinks = -1};
-    int rows = n->in[1].id ? rows_to_write(l, d) : -1;
+    struct attn a = {.l = l, .node = n, .d = d, .n_kv = d->n_kv, .g = d->n_head / d->n_kv, .vals = -1, .sinks = -1};
+    int rows = n->in[1].id ? rows_to_write(l, n) : -1;
     if (n->in[1].id) state[0] = lower_write_rows(l, state[0], l->val[n->in[1].id], rows);
     if (n->in[2].id) state[1] = lower_write_rows(l, state[1], l->val[n->in[2].id], rows);
     a.keys = state[0];

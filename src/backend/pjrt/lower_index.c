@@ -7,6 +7,7 @@ enum { TOGETHER = 16 }; /* tokens whose keys are gathered at once */
 
 struct index {
     struct lower *l;
+    const struct sy_node *node;
     const struct sy_index_dim *d;
     int64_t s, q; /* sequences (1 when looping), queries of each */
     struct runs runs;
@@ -87,7 +88,7 @@ static int decode(struct index *x, int q, int w)
     struct pj_hlo *h = &l->h;
     x->s = l->shape.seq;
     x->q = 1;
-    x->runs = lower_decode_runs(l);
+    x->runs = lower_decode_runs(l, x->node);
     x->table = x->runs.table;
     int pos = lower_field(l, SY_POS), last = lower_run_of(l, &x->runs, pj_reduce(h, "maximum", pos, 0, 0));
     x->pos = PJ_RESHAPE(h, pos, x->s, 1);
@@ -104,7 +105,7 @@ static int pieces(struct index *x, int q, int w)
     int64_t tok = l->shape.tok;
     x->s = 1;
     x->q = tok < LOWER_PIECE ? tok : LOWER_PIECE;
-    x->runs = lower_runs(l, LOWER_RUN_KEYS);
+    x->runs = lower_runs(l, x->node, LOWER_RUN_KEYS);
     int pos = pj_pad_after(h, lower_field(l, SY_POS), 0, x->q);
     q = pj_pad_after(h, q, 0, x->q);
     w = pj_pad_after(h, w, 0, x->q);
@@ -126,7 +127,7 @@ static int pieces(struct index *x, int q, int w)
 int lower_index(struct lower *l, const struct sy_node *n)
 {
     struct pj_hlo *h = &l->h;
-    struct index x = {.l = l, .d = &n->attr.index, .elem = lower_kv_elem(l)};
+    struct index x = {.l = l, .node = n, .d = &n->attr.index, .elem = lower_kv_elem(l)};
     int *state = lower_state(l, n);
     int32_t every = x.d->every > 1 ? x.d->every : 1;
     int rows = every > 1 ? lower_run_rows(l, every) : lower_field(l, SY_ROW);
@@ -140,7 +141,7 @@ int lower_index(struct lower *l, const struct sy_node *n)
  */
 
 /* Rows, i32 [tok, n], of the positions, or runs of `every`, that a token reads in an array of blocks. */
-static int rows_of(struct lower *l, int place, int32_t every)
+static int rows_of(struct lower *l, enum sy_field table, int place, int32_t every)
 {
     struct pj_hlo *h = &l->h;
     struct pj_type t = *pj_type_of(h, place);
@@ -148,8 +149,7 @@ static int rows_of(struct lower *l, int place, int32_t every)
     int len = pj_splat(h, block_len, place), entry = lower_entry_of_token(l), off;
     int number = pj_binary(h, "divide", last_token(h, place, every), len);
     int base = pj_binary(h, "multiply", entry, pj_splat(h, l->shape.block, entry));
-    int block =
-        pj_gather(h, lower_field(l, SY_BLOCK_TABLE), pj_binary(h, "add", PJ_BROADCAST(h, base, t, 0), number));
+    int block = pj_gather(h, lower_field(l, table), pj_binary(h, "add", PJ_BROADCAST(h, base, t, 0), number));
     if (every <= 1) {
         off = pj_binary(h, "remainder", place, len);
     } else {
@@ -243,7 +243,7 @@ int lower_attend_chosen(struct lower *l, const struct sy_node *n, int keys)
 {
     struct pj_hlo *h = &l->h;
     int chosen = l->val[n->in[5].id], pos = positions(l, pj_type_of(h, chosen)->dim[1]);
-    struct places p = {flat(h, keys), rows_of(l, chosen, 1), pj_compare(h, "LE", chosen, pos)};
+    struct places p = {flat(h, keys), rows_of(l, SY_BLOCK_TABLE, chosen, 1), pj_compare(h, "LE", chosen, pos)};
     return attend_places(l, n, &p, 1);
 }
 
@@ -258,14 +258,15 @@ int lower_attend_kept(struct lower *l, const struct sy_node *n, int keys)
     int pos = positions(l, window), back = pj_iota(h, *pj_type_of(h, pos), 1);
     int near = pj_binary(h, "subtract", pos, back), zero = pj_splat(h, 0, near);
     int inside = pj_compare(h, "GE", near, zero), chosen = n->in[5].id ? l->val[n->in[5].id] : -1;
-    struct places p[2] = {{flat(h, keys), rows_of(l, pj_select(h, inside, near, zero), 1), inside}};
+    enum sy_field table = sy_state_table(l->shape, &l->node[n->in[3].id]);
+    struct places p[2] = {{flat(h, keys), rows_of(l, table, pj_select(h, inside, near, zero), 1), inside}};
     int64_t n_run = chosen < 0 ? most / every : pj_type_of(h, chosen)->dim[1];
     if (n_run == 0) return attend_places(l, n, p, 1);
     pos = positions(l, n_run);
     if (chosen < 0) chosen = pj_iota(h, *pj_type_of(h, pos), 1);
     int seen = pj_compare(h, "LE", last_token(h, chosen, every), pos);
     chosen = pj_select(h, seen, chosen, pj_splat(h, 0, chosen));
-    p[1] = (struct places){flat(h, *lower_state(l, keep)), rows_of(l, chosen, every), seen};
+    p[1] = (struct places){flat(h, *lower_state(l, keep)), rows_of(l, SY_BLOCK_TABLE, chosen, every), seen};
     return attend_places(l, n, p, 2);
 }
 

@@ -107,8 +107,8 @@ struct runs {
     int64_t run, n_run; /* blocks of a run, runs that make up the longest context */
     int table;          /* i32 [seq, n_run * run] */
 };
-struct runs lower_runs(struct lower *, int64_t run_keys);
-struct runs lower_decode_runs(struct lower *); /* all keys at once where they are few */
+struct runs lower_runs(struct lower *, const struct sy_node *, int64_t run_keys); /* of the node's STATE */
+struct runs lower_decode_runs(struct lower *, const struct sy_node *); /* all keys at once where they are few */
 /* Blocks i32 [s, run] of an array [n_block, block_len, n, d]: [s, run * block_len, n, d] of the type. */
 int lower_fetch(struct lower *, int array, int blocks, enum pj_elem);
 /* A product of attention: its sums, and what is kept of them, are f32 or, where asked for, bf16. */

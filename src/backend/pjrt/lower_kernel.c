@@ -81,7 +81,10 @@ int lower_kernel_attend(struct lower *l, const struct sy_node *n, int q, int key
 {
     struct pj_hlo *h = &l->h;
     const struct sy_attn_dim *d = &n->attr.attn;
-    struct mo_attend a = mo_attend_of(d, &l->opt.cache, l->shape);
+    const struct sy_node *keeps = &l->node[n->in[3].id];
+    struct sy_cache_dim cache = l->opt.cache;
+    if (sy_state_is_apart(l->shape, keeps)) cache.n_block = cache.n_apart;
+    struct mo_attend a = mo_attend_of(d, &cache, l->shape);
     int64_t tok = l->shape.tok, group = d->n_head / d->n_kv;
     struct pj_type scalar = PJ_TYPE(PJ_I32, 1), rows = PJ_TYPE(PJ_I32, tok);
     int start = lower_field(l, SY_START);
@@ -97,7 +100,8 @@ int lower_kernel_attend(struct lower *l, const struct sy_node *n, int q, int key
     struct mosaic m;
     mo_init(&m, h->env);
     mo_attend(&m, &a);
-    const int operand[] = {lower_field(l, SY_BLOCK_TABLE), start, lower_field(l, SY_CTX), live, q, keys, vals};
+    const int operand[] = {
+        lower_field(l, sy_state_table(l->shape, keeps)), start, lower_field(l, SY_CTX), live, q, keys, vals};
     int y = lower_kernel_call(h, &m, operand, (int)SY_COUNT(operand), *pj_type_of(h, q));
     y = pj_slice(h, pj_slice(h, y, 0, 0, tok), 2, 0, group);
     y = PJ_RESHAPE(h, pj_convert(h, y, PJ_F32), tok, (int64_t)d->n_head * d->d_val);

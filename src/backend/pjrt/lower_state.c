@@ -11,38 +11,44 @@ static int64_t runs_of(int32_t block_len, int32_t every)
     return every > 1 ? ((int64_t)block_len + every - 1) / every : block_len;
 }
 
-/* The arrays that a node owns; blocks: they are blocks, else slots. */
-static int arrays_of(const struct sy_node *node, const struct sy_node *n, const struct pj_lower_opt *o, bool blocks,
+enum kind { PLAIN, APART, SLOTS, KINDS }; /* blocks, those of layers with a window where they are apart, slots */
+
+/* The arrays of the kind that a node owns. */
+static int arrays_of(const struct sy_graph *g, const struct sy_node *n, const struct pj_lower_opt *o, enum kind kind,
                      struct pj_type t[2])
 {
+    uint32_t n_node;
+    const struct sy_node *node = sy_graph_nodes(g, &n_node);
     const struct sy_cache_dim *c = &o->cache;
     const struct sy_attn_dim *a = &n->attr.attn;
     const struct sy_scan_dim *s = &n->attr.scan;
+    int64_t n_block;
     switch (n->op) {
     case SY_OP_ATTEND:
         /* Without keys of its own: another layer's; of a later stage: the ranks' own layer of the first. */
-        if (!blocks || !n->in[1].id || a->stage > 0) return 0;
+        if (kind == SLOTS || !n->in[1].id || a->stage > 0) return 0;
+        if (sy_state_is_apart(sy_graph_shape(g), &node[n->in[3].id]) != (kind == APART)) return 0;
+        n_block = kind == APART ? c->n_apart : c->n_block;
         if (lower_kernel_takes(n, o)) {
-            t[0] = t[1] = PJ_TYPE(o->kv_elem, c->n_block, c->block_len, (int64_t)a->n_kv * a->d_key);
+            t[0] = t[1] = PJ_TYPE(o->kv_elem, n_block, c->block_len, (int64_t)a->n_kv * a->d_key);
             return 2;
         }
-        t[0] = PJ_TYPE(o->kv_elem, c->n_block, c->block_len, a->n_kv, a->d_key);
-        if (a->shared) return 1;
-        t[1] = PJ_TYPE(o->kv_elem, c->n_block, c->block_len, a->n_kv, a->d_val);
-        return 2;
+        t[0] = PJ_TYPE(o->kv_elem, n_block, c->block_len, a->n_kv, a->d_key);
+        t[1] = PJ_TYPE(o->kv_elem, n_block, c->block_len, a->n_kv, a->d_val);
+        return a->shared ? 1 : 2;
     case SY_OP_INDEX:
         t[0] = PJ_TYPE(o->kv_elem, c->n_block, runs_of(c->block_len, n->attr.index.every), 1, n->attr.index.d);
-        return blocks;
+        return kind == PLAIN;
     case SY_OP_KEEP:
         t[0] = PJ_TYPE(o->kv_elem, c->n_block, runs_of(c->block_len, n->attr.every), 1, n->dim[1]);
-        return blocks;
+        return kind == PLAIN;
     case SY_OP_COMPRESS:
         t[0] = PJ_TYPE(PJ_F32, c->n_slot, node[n->in[3].id].attr.state.elems / n->dim[1], n->dim[1]);
-        return !blocks;
+        return kind == SLOTS;
     case SY_OP_CONV:
         t[0] = PJ_TYPE(PJ_F32, c->n_slot, node[n->in[3].id].attr.state.elems / n->dim[1], n->dim[1]);
-        return !blocks;
-    case SY_OP_SCAN: t[0] = PJ_TYPE(o->state_elem, c->n_slot, s->n_val, s->d_key, s->d_val); return !blocks;
+        return kind == SLOTS;
+    case SY_OP_SCAN: t[0] = PJ_TYPE(o->state_elem, c->n_slot, s->n_val, s->d_key, s->d_val); return kind == SLOTS;
     default: return 0;
     }
 }
@@ -50,35 +56,41 @@ static int arrays_of(const struct sy_node *node, const struct sy_node *n, const 
 /* The operand that is the node's STATE. */
 static sy_val state_operand(const struct sy_node *n) { return n->in[n->op == SY_OP_SCAN ? 5 : 3]; }
 
-int pj_state_arrays(const struct sy_graph *g, const struct pj_lower_opt *o, struct pj_type *type, int *first,
-                    int *n_block)
+struct pj_arrays pj_state_arrays(const struct sy_graph *g, const struct pj_lower_opt *o, struct pj_type *type,
+                                 int *first)
 {
     uint32_t n_node;
     const struct sy_node *node = sy_graph_nodes(g, &n_node);
-    int n = 0;
-    for (int blocks = 1; blocks >= 0; blocks--) {
+    int n = 0, end[KINDS];
+    for (enum kind kind = PLAIN; kind < KINDS; kind++) {
         for (uint32_t i = 1; i < n_node; i++) {
             struct pj_type t[2];
-            int own = arrays_of(node, &node[i], o, blocks == 1, t);
+            int own = arrays_of(g, &node[i], o, kind, t);
             if (own && first) first[state_operand(&node[i]).id] = n;
             for (int k = 0; k < own; k++, n++)
                 if (type) type[n] = t[k];
         }
-        if (blocks) *n_block = n;
+        end[kind] = n;
     }
-    return n;
+    return (struct pj_arrays){end[PLAIN], end[APART], end[SLOTS]};
 }
 
-double pj_state_bytes(const struct sy_graph *g, const struct pj_lower_opt *o, bool blocks)
+struct pj_bytes pj_state_bytes(const struct sy_graph *g, const struct pj_lower_opt *o)
 {
     uint32_t n_node;
     const struct sy_node *node = sy_graph_nodes(g, &n_node);
-    double sum = 0;
-    for (uint32_t i = 1; i < n_node; i++) {
-        struct pj_type t[2];
-        int own = arrays_of(node, &node[i], o, blocks, t);
-        for (int k = 0; k < own; k++) sum += pj_type_device_bytes(&t[k]);
-    }
+    struct pj_bytes sum = {0};
+    for (uint32_t i = 1; i < n_node; i++)
+        for (enum kind kind = PLAIN; kind < KINDS; kind++) {
+            struct pj_type t[2];
+            int own = arrays_of(g, &node[i], o, kind, t);
+            double each = 0;
+            for (int k = 0; k < own; k++) each += pj_type_device_bytes(&t[k]);
+            if (own == 0) continue;
+            if (kind == SLOTS) sum.slots += each;
+            else sum.blocks += each;
+            if (kind != SLOTS && node[state_operand(&node[i]).id].attr.state.window > 0) sum.window += each;
+        }
     return sum;
 }
 
@@ -170,23 +182,24 @@ enum pj_elem lower_kv_elem(const struct lower *l)
     return l->opt.compute == SY_COMPUTE_BF16 && l->opt.kv_elem == PJ_BF16 ? PJ_BF16 : PJ_F32;
 }
 
-struct runs lower_runs(struct lower *l, int64_t run_keys)
+struct runs lower_runs(struct lower *l, const struct sy_node *n, int64_t run_keys)
 {
     int64_t blocks = l->shape.block;
     struct runs r = {.run = run_keys / l->opt.cache.block_len};
     if (r.run < 1) r.run = 1;
     if (r.run > blocks) r.run = blocks;
     r.n_run = (blocks + r.run - 1) / r.run;
-    r.table = PJ_RESHAPE(&l->h, lower_field(l, SY_BLOCK_TABLE), l->shape.seq, blocks);
+    r.table = PJ_RESHAPE(&l->h, lower_field(l, sy_state_table(l->shape, &l->node[state_operand(n).id])), l->shape.seq,
+                         blocks);
     int64_t more = r.n_run * r.run - blocks;
     if (more) r.table = pj_pad_after(&l->h, r.table, 1, more); /* block 0, past every context */
     return r;
 }
 
-struct runs lower_decode_runs(struct lower *l)
+struct runs lower_decode_runs(struct lower *l, const struct sy_node *n)
 {
     int64_t keys = (int64_t)l->shape.block * l->opt.cache.block_len;
-    return lower_runs(l, keys <= LOWER_RUN_KEYS_MAX ? keys : LOWER_RUN_KEYS);
+    return lower_runs(l, n, keys <= LOWER_RUN_KEYS_MAX ? keys : LOWER_RUN_KEYS);
 }
 
 int lower_fetch(struct lower *l, int array, int blocks, enum pj_elem elem)

@@ -26,14 +26,13 @@ struct sy_program {
 };
 struct sy_kv_cache {
     struct sy_backend *b;
-    struct pj_type *type;      /* [n_kv] of one rank */
-    void **buffer;             /* [n_rank][n_kv] as the last step left them */
-    int n_kv, n_block;         /* all, and those of blocks, which come first */
+    struct pj_type *type; /* [n_kv] of one rank */
+    void **buffer;        /* [n_rank][n_kv] as the last step left them */
+    struct pj_arrays n;
     void *move[PJ_MOVE_COUNT]; /* programs */
     struct lists io;           /* arrays and two more; arrays */
-    int32_t n_pair;
-    int32_t *pair;         /* [n_group][2 n_pair] */
-    int32_t n_block_group; /* blocks of a group: they are numbered through all groups */
+    int32_t *pair;             /* [n_group][PJ_PAIRS][4] */
+    struct sy_spot group;      /* blocks of a group: they are numbered through all groups */
     struct pj_type block_type;
 };
 
@@ -259,23 +258,25 @@ static sy_status compile(struct sy_backend *b, const struct sy_graph *g, const s
 
 /* ---- KV cache ------------------------------------------------------------------------------------------------- */
 
-static int64_t kv_block_bytes(struct sy_backend *b, const struct sy_graph *g, int32_t block_len)
+static int64_t kv_block_bytes(struct sy_backend *b, const struct sy_graph *g, int32_t block_len, int64_t *apart)
 {
-    struct pj_lower_opt opt = lower_opt(b, (struct sy_cache_dim){block_len, 1, 1});
-    return (int64_t)pj_state_bytes(g, &opt, true) * b->n_rank / b->n_group;
+    struct pj_lower_opt opt = lower_opt(b, (struct sy_cache_dim){block_len, 1, 1, 1});
+    struct pj_bytes each = pj_state_bytes(g, &opt);
+    *apart = (int64_t)each.window * b->n_rank / b->n_group;
+    return (int64_t)each.blocks * b->n_rank / b->n_group;
 }
 
 static int64_t slot_bytes(struct sy_backend *b, const struct sy_graph *g)
 {
-    struct pj_lower_opt opt = lower_opt(b, (struct sy_cache_dim){1, 1, 1});
-    return (int64_t)pj_state_bytes(g, &opt, false) * b->n_rank / b->n_group;
+    struct pj_lower_opt opt = lower_opt(b, (struct sy_cache_dim){1, 1, 1, 1});
+    return (int64_t)pj_state_bytes(g, &opt).slots * b->n_rank / b->n_group;
 }
 
 static void free_kv_cache(struct sy_kv_cache *c)
 {
     if (!c) return;
     struct sy_backend *b = c->b;
-    pj_buffers_free(b, c->buffer, b->n_rank * c->n_kv);
+    pj_buffers_free(b, c->buffer, b->n_rank * c->n.n);
     lists_release(b, &c->io);
     for (int i = 0; i < PJ_MOVE_COUNT; i++) pj_executable_free(&b->client, c->move[i]);
     sy_delete(b->env, c->type);
@@ -290,10 +291,9 @@ static sy_status compile_moves(struct sy_kv_cache *c, struct sy_err *err)
     sy_status st = SY_OK;
     for (int i = 0; i < PJ_MOVE_COUNT && !st; i++) {
         struct sy_buf text;
-        int n = i == PJ_MOVE_ZERO ? c->n_kv : c->n_block;
-        if (n == 0) continue;
+        if ((i == PJ_MOVE_ZERO ? c->n.n : c->n.n_block) == 0) continue;
         sy_buf_init(&text, b->env, 0);
-        st = pj_lower_move(b->env, (enum pj_move)i, c->type, n, c->n_pair, b->n_rank, &text, err);
+        st = pj_lower_move(b->env, (enum pj_move)i, c->type, c->n, b->n_rank, &text, err);
         if (!st) st = pj_compile(&b->client, text.at, text.len, b->n_rank, &c->move[i], err);
         sy_buf_release(&text);
     }
@@ -306,7 +306,7 @@ static sy_status run_move(struct sy_kv_cache *c, enum pj_move what, int n_arg, s
 {
     struct lists *l = &c->io;
     for (int r = 0; r < l->n_rank && n_arg; r++)
-        memcpy(l->arg + r * l->n_arg, c->buffer + r * c->n_kv, (size_t)c->n_block * sizeof *l->arg);
+        memcpy(l->arg + r * l->n_arg, c->buffer + r * c->n.n, (size_t)c->n.n_block * sizeof *l->arg);
     return pj_execute(&c->b->client, c->move[what], l->n_rank, l->args, (size_t)n_arg, l->outs, err);
 }
 
@@ -315,8 +315,8 @@ static void take_arrays(struct sy_kv_cache *c, struct lists *l, int n)
 {
     for (int r = 0; r < l->n_rank; r++)
         for (int i = 0; i < n; i++) {
-            pj_buffers_free(c->b, &c->buffer[r * c->n_kv + i], 1);
-            c->buffer[r * c->n_kv + i] = l->outs[r][i];
+            pj_buffers_free(c->b, &c->buffer[r * c->n.n + i], 1);
+            c->buffer[r * c->n.n + i] = l->outs[r][i];
             l->outs[r][i] = NULL;
         }
 }
@@ -327,23 +327,22 @@ static sy_status allocate_kv_cache(struct sy_backend *b, const struct sy_graph *
     struct sy_kv_cache *c = sy_new(b->env, sizeof *c);
     if (!c) return sy_fail(err, SY_ENOMEM, "no memory for the KV cache");
     c->b = b;
-    c->n_pair = PJ_PAIRS;
     struct pj_lower_opt lo = lower_opt(b, dim);
-    c->n_kv = pj_state_arrays(g, &lo, NULL, NULL, &c->n_block);
-    size_t n = (size_t)c->n_kv + 2;
+    c->n = pj_state_arrays(g, &lo, NULL, NULL);
+    size_t n = (size_t)c->n.n + 2;
     c->type = sy_new_array(b->env, n, sizeof *c->type);
     c->buffer = sy_new_array(b->env, n * (size_t)b->n_rank, sizeof *c->buffer);
-    c->pair = sy_new_array(b->env, 2 * (size_t)c->n_pair * (size_t)b->n_group, sizeof *c->pair);
-    c->n_block_group = dim.n_block;
+    c->pair = sy_new_array(b->env, (size_t)PJ_PAIRS * 4 * (size_t)b->n_group, sizeof *c->pair);
+    c->group = (struct sy_spot){dim.n_block, dim.n_apart};
     bool ok = c->type && c->buffer && c->pair;
     sy_status st = ok ? SY_OK : sy_fail(err, SY_ENOMEM, "no memory for the KV cache");
-    if (!st) st = lists_new(b->env, &c->io, b->n_rank, c->n_kv + 2, c->n_kv + 1, err);
-    if (!st && c->n_kv) {
-        (void)pj_state_arrays(g, &lo, c->type, NULL, &c->n_block);
-        c->block_type = PJ_TYPE(c->type[0].elem, pj_block_count(c->type, c->n_block));
+    if (!st) st = lists_new(b->env, &c->io, b->n_rank, c->n.n + 2, c->n.n + 1, err);
+    if (!st && c->n.n) {
+        (void)pj_state_arrays(g, &lo, c->type, NULL);
+        c->block_type = PJ_TYPE(c->type[0].elem, pj_block_count(c->type, c->n.n_block));
         st = compile_moves(c, err);
         if (!st) st = run_move(c, PJ_MOVE_ZERO, 0, err);
-        if (!st) take_arrays(c, &c->io, c->n_kv);
+        if (!st) take_arrays(c, &c->io, c->n.n);
     }
     if (st) {
         free_kv_cache(c);
@@ -359,61 +358,73 @@ static void note(struct sy_backend *b, sy_status st, const struct sy_err *err)
     if (st && !b->failed.code) b->failed = *err;
 }
 
+/* The place within its group, whose number is returned. */
+static int32_t within_group(const struct sy_kv_cache *c, struct sy_spot *p)
+{
+    int32_t group = p->block / c->group.block;
+    p->block -= group * c->group.block;
+    if (c->group.apart) p->apart %= c->group.apart;
+    return group;
+}
+
 static void copy_blocks(struct sy_backend *b, struct sy_kv_cache *c, const struct sy_copy *copy, int32_t n)
 {
-    struct pj_type t = PJ_TYPE(PJ_I32, c->n_pair, 2);
+    struct pj_type t = PJ_TYPE(PJ_I32, PJ_PAIRS, 4);
     struct sy_err err = {0};
     sy_status st = SY_OK;
-    for (int32_t at = 0; at < n && !st; at += c->n_pair) {
-        memset(c->pair, 0, 2 * (size_t)c->n_pair * (size_t)b->n_group * sizeof *c->pair); /* block 0 onto itself */
-        for (int32_t i = 0; i < c->n_pair && at + i < n; i++) {
-            int32_t *pair = c->pair + 2 * (copy[at + i].from / c->n_block_group * c->n_pair + i);
-            pair[0] = copy[at + i].from % c->n_block_group;
-            pair[1] = copy[at + i].to % c->n_block_group;
+    for (int32_t at = 0; at < n && !st; at += PJ_PAIRS) {
+        memset(c->pair, 0, (size_t)PJ_PAIRS * 4 * (size_t)b->n_group * sizeof *c->pair); /* block 0 onto itself */
+        for (int32_t i = 0; i < PJ_PAIRS && at + i < n; i++) {
+            struct sy_copy one = copy[at + i];
+            int32_t group = within_group(c, &one.from), *pair = c->pair + 4 * (group * PJ_PAIRS + i);
+            (void)within_group(c, &one.to);
+            pair[0] = one.from.block;
+            pair[1] = one.from.apart;
+            pair[2] = one.to.block;
+            pair[3] = one.to.apart;
         }
-        st = give_groups(b, &c->io, c->n_block, &t, c->pair, &err);
-        if (!st) st = run_move(c, PJ_MOVE_COPY, c->n_block + 1, &err);
-        if (!st) take_arrays(c, &c->io, c->n_block);
-        drop_all(b, &c->io, c->n_block);
+        st = give_groups(b, &c->io, c->n.n_block, &t, c->pair, &err);
+        if (!st) st = run_move(c, PJ_MOVE_COPY, c->n.n_block + 1, &err);
+        if (!st) take_arrays(c, &c->io, c->n.n_block);
+        drop_all(b, &c->io, c->n.n_block);
     }
     note(b, st, &err);
 }
 
-static void save_block(struct sy_backend *b, struct sy_kv_cache *c, int32_t block, void *host)
+static void save_block(struct sy_backend *b, struct sy_kv_cache *c, struct sy_spot place, void *host)
 {
-    struct pj_type t = PJ_TYPE(PJ_I32, 1);
+    struct pj_type t = PJ_TYPE(PJ_I32, 2);
     struct sy_err err = {0};
     size_t n = (size_t)pj_type_bytes(&c->block_type);
-    int32_t group = block / c->n_block_group, own = block % c->n_block_group;
-    sy_status st = give_all(b, &c->io, c->n_block, &t, &own, &err);
-    if (!st) st = run_move(c, PJ_MOVE_SAVE, c->n_block + 1, &err);
+    int32_t group = within_group(c, &place), own[2] = {place.block, place.apart};
+    sy_status st = give_all(b, &c->io, c->n.n_block, &t, own, &err);
+    if (!st) st = run_move(c, PJ_MOVE_SAVE, c->n.n_block + 1, &err);
     for (int i = 0; i < b->n_rank / b->n_group && !st; i++)
         st = pj_download(&b->client, c->io.outs[group_rank(b, group, i)][0], (char *)host + (size_t)i * n, n, &err);
     for (int r = 0; r < b->n_rank; r++) pj_buffers_free(b, c->io.outs[r], 1);
-    drop_all(b, &c->io, c->n_block);
+    drop_all(b, &c->io, c->n.n_block);
     note(b, st, &err);
 }
 
-static void restore_block(struct sy_backend *b, struct sy_kv_cache *c, int32_t block, const void *host)
+static void restore_block(struct sy_backend *b, struct sy_kv_cache *c, struct sy_spot place, const void *host)
 {
-    struct pj_type t = PJ_TYPE(PJ_I32, 1);
+    struct pj_type t = PJ_TYPE(PJ_I32, 2);
     struct sy_err err = {0};
     size_t n = (size_t)pj_type_bytes(&c->block_type);
-    int32_t group = block / c->n_block_group, own = block % c->n_block_group, zero = 0;
+    int32_t group = within_group(c, &place), own[2] = {place.block, place.apart}, zero[2] = {0};
     sy_status st = SY_OK;
     /* Ranks of other groups write their block 0, which nobody reads. */
     for (int r = 0, i = 0; r < b->n_rank && !st; r++) {
         bool is_own = group_of(b, r) == group;
-        st = pj_upload(&b->client, r, &t, is_own ? &own : &zero, &c->io.arg[r * c->io.n_arg + c->n_block], &err);
-        if (!st)
-            st = pj_upload(&b->client, r, &c->block_type, (const char *)host + (size_t)i * n,
-                           &c->io.arg[r * c->io.n_arg + c->n_block + 1], &err);
+        void **arg = c->io.arg + r * c->io.n_arg + c->n.n_block;
+        st = pj_upload(&b->client, r, &t, is_own ? own : zero, &arg[0], &err);
+        if (!st) st = pj_upload(&b->client, r, &c->block_type, (const char *)host + (size_t)i * n, &arg[1], &err);
         i = is_own && i + 1 < b->n_rank / b->n_group ? i + 1 : i;
     }
-    if (!st) st = run_move(c, PJ_MOVE_RESTORE, c->n_block + 2, &err);
-    if (!st) take_arrays(c, &c->io, c->n_block);
-    drop_all(b, &c->io, c->n_block);
-    drop_all(b, &c->io, c->n_block + 1);
+    if (!st) st = run_move(c, PJ_MOVE_RESTORE, c->n.n_block + 2, &err);
+    if (!st) take_arrays(c, &c->io, c->n.n_block);
+    drop_all(b, &c->io, c->n.n_block);
+    drop_all(b, &c->io, c->n.n_block + 1);
     note(b, st, &err);
 }
 
@@ -429,10 +440,10 @@ static sy_status run_step(struct sy_backend *b, struct sy_program *p, struct sy_
     for (int r = 0; r < l->n_rank && !st; r++)
         st = pj_upload(&b->client, r, &p->step_type, batch[group_of(b, r)].mem, &l->arg[r * l->n_arg], err);
     for (int r = 0; r < l->n_rank && !st; r++)
-        memcpy(l->arg + r * l->n_arg + 1, c->buffer + r * c->n_kv, (size_t)c->n_kv * sizeof *l->arg);
+        memcpy(l->arg + r * l->n_arg + 1, c->buffer + r * c->n.n, (size_t)c->n.n * sizeof *l->arg);
     if (!st) st = pj_execute(&b->client, p->executable, l->n_rank, l->args, (size_t)l->n_arg, l->outs, err);
     drop_all(b, l, 0);
-    if (!st) take_arrays(c, l, c->n_kv);
+    if (!st) take_arrays(c, l, c->n.n);
     return st;
 }
 

@@ -97,13 +97,19 @@ struct pj_results { /* results are the state's arrays, then these three */
     int32_t n_out, n_vocab, d_model;
     struct sy_experts_use experts;
 };
-/* The arrays of what a graph's sequences leave behind; returns how many. First those of blocks, [n_block, block_len,
- * heads, d]: keys and values (which may be a part of the keys, and then have none) of each ATTEND that has its own,
- * keys of each INDEX. Then those of slots: [n_slot, taps - 1, d] of each CONV, [n_slot, heads, d_key, d_val] of each
- * SCAN. type, and first by STATE node, may be NULL. */
-int pj_state_arrays(const struct sy_graph *, const struct pj_lower_opt *, struct pj_type *type, int *first,
-                    int *n_block);
-double pj_state_bytes(const struct sy_graph *, const struct pj_lower_opt *, bool blocks); /* of them, or of slots */
+/* The arrays of what a graph's sequences leave behind. First those of blocks, [n_block, block_len, heads, d]: keys
+ * and values (which may be a part of the keys, and then have none) of each ATTEND that has its own, keys of each
+ * INDEX. Then the same of blocks that are apart, [n_apart, ..]. Then those of slots: [n_slot, taps - 1, d] of each
+ * CONV, [n_slot, heads, d_key, d_val] of each SCAN. type, and first by STATE node, may be NULL. */
+struct pj_arrays {
+    int n_plain, n_block, n; /* blocks that are not apart; all blocks; all */
+};
+struct pj_arrays pj_state_arrays(const struct sy_graph *, const struct pj_lower_opt *, struct pj_type *type,
+                                 int *first);
+struct pj_bytes { /* of the arrays; window: of blocks of layers with a window, apart or not */
+    double blocks, slots, window;
+};
+struct pj_bytes pj_state_bytes(const struct sy_graph *, const struct pj_lower_opt *);
 /* Refuses, by its name, an op that cannot be lowered. */
 SY_CHECK sy_status pj_lower_check(const struct sy_graph *, struct sy_err *);
 /* The program of one bucket: takes the step's int32 block, the state's arrays (donated), the weights. */
@@ -128,9 +134,10 @@ static inline int64_t pj_expert_tile(const struct sy_moe_dim *d, int64_t rows)
 #define PJ_EXPERTS_LOOP "experts"
 static inline int64_t pj_run_keys(struct sy_shape s) { return pj_piece(s) > 128 ? 1024 : 512; }
 /* Programs that move blocks of all layers: copy (arrays of blocks, n pairs in order), save (arrays, block -> bytes),
- * restore (arrays, block, bytes); and one that makes arrays of zeros. */
+ * restore (arrays, block, bytes); and one that makes arrays of zeros. A block is a struct sy_spot, two numbers: the
+ * first n_plain arrays go by the first one, the others by the second. */
+enum { PJ_PAIRS = 64 }; /* copies of one PJ_MOVE_COPY */
 enum pj_move { PJ_MOVE_ZERO, PJ_MOVE_COPY, PJ_MOVE_SAVE, PJ_MOVE_RESTORE, PJ_MOVE_COUNT };
-SY_CHECK sy_status pj_lower_move(const struct sy_env *, enum pj_move, const struct pj_type *kv, int n_kv,
-                                 int32_t n_pair, int32_t n_rank, struct sy_buf *text, struct sy_err *);
-enum { PJ_PAIRS = 64 };                                     /* copies of one PJ_MOVE_COPY */
+SY_CHECK sy_status pj_lower_move(const struct sy_env *, enum pj_move, const struct pj_type *kv, struct pj_arrays,
+                                 int32_t n_rank, struct sy_buf *text, struct sy_err *);
 int64_t pj_block_count(const struct pj_type *kv, int n_kv); /* elements of a block of all arrays */

@@ -160,32 +160,37 @@ static void copy_blocks(struct sy_backend *b, struct sy_kv_cache *kv, const stru
     (void)n;
 }
 
-static void save_block(struct sy_backend *b, struct sy_kv_cache *kv, int32_t block, void *host)
+static void save_block(struct sy_backend *b, struct sy_kv_cache *kv, struct sy_spot place, void *host)
 {
     (void)b;
     (void)kv;
-    (void)block;
+    (void)place;
     (void)host;
 }
 
-static void restore_block(struct sy_backend *b, struct sy_kv_cache *kv, int32_t block, const void *host)
+static void restore_block(struct sy_backend *b, struct sy_kv_cache *kv, struct sy_spot place, const void *host)
 {
     (void)b;
     (void)kv;
-    (void)block;
+    (void)place;
     (void)host;
 }
 
-static int64_t kv_block_bytes(struct sy_backend *b, const struct sy_graph *g, int32_t block_len)
+static int64_t kv_block_bytes(struct sy_backend *b, const struct sy_graph *g, int32_t block_len, int64_t *apart)
 {
     (void)b;
     uint32_t n;
     const struct sy_node *node = sy_graph_nodes(g, &n);
     int64_t sum = 0;
-    for (uint32_t i = 1; i < n; i++)
-        if (node[i].op == SY_OP_STATE && node[i].attr.state.kind == SY_BLOCKS)
-            sum += 2 * node[i].attr.state.elems / (node[i].attr.state.every > 1 ? node[i].attr.state.every : 1);
-    return sum * block_len;
+    *apart = 0;
+    for (uint32_t i = 1; i < n; i++) {
+        const struct sy_state_spec *s = &node[i].attr.state;
+        if (node[i].op != SY_OP_STATE || s->kind != SY_BLOCKS) continue;
+        int64_t each = block_len * (2 * s->elems / (s->every > 1 ? s->every : 1));
+        sum += each;
+        if (s->window > 0) *apart += each;
+    }
+    return sum;
 }
 
 static int64_t slot_bytes(struct sy_backend *b, const struct sy_graph *g)

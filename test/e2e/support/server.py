@@ -187,6 +187,7 @@ class Server:
             time.sleep(0.02)
         assert m["systole_blocks.leased"] == 0 and m["vllm:kv_cache_usage_perc"] == 0, m
         assert m["systole_blocks.free"] + m["systole_blocks.cached"] == m["systole_blocks_total"], m
+        assert m["systole_blocks_apart.leased"] == 0, m
         return m
 
     def healthy(self):

@@ -73,7 +73,7 @@ static sy_status attend_twin_program(const struct sy_env *env, const struct sy_a
                                                   .scale = 0.1F};
     struct lower l = {
         .node = node, .n_node = N, .val = val, .kv = kv, .first = first, .n_kv = 2, .entry_of_token = -1};
-    l.shape = (struct sy_shape){a.n_tok, s->n_seq, a.n_table, s->n_seq};
+    l.shape = (struct sy_shape){a.n_tok, s->n_seq, a.n_table, s->n_seq, 0};
     l.opt = (struct pj_lower_opt){.compute = SY_COMPUTE_BF16,
                                   .kv_elem = PJ_BF16,
                                   .cache = {.block_len = s->block_len, .n_block = a.n_block, .n_slot = 1},
