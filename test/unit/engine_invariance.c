@@ -11,6 +11,7 @@
 
 #include "base/rng.h"
 #include "engine/engine.h"
+#include "engine_families.h"
 
 enum { N_REQUEST = 6, N_GEN = 12 };
 
@@ -183,6 +184,10 @@ static const char *const float_models[] = {"test/golden/models/llama",   "test/g
 static const char *const hybrid_models[] = {"test/golden/models/lfm2",       "test/golden/models/mamba2",
                                             "test/golden/models/falcon_h1",  "test/golden/models/qwen3_5",
                                             "test/golden/models/nemotron_h", "test/golden/models/minimax"};
+static const char *const families[] = {
+    "test/golden/families/kimi_linear.json", "test/golden/families/granitemoehybrid.json",
+    "test/golden/families/qwen3_next.json",  "test/golden/families/lfm2_moe.json",
+    "test/golden/families/deepseek_v4.json", "test/golden/families/llama4.json"};
 static const char *const quant_models[] = {
     "test/golden/quant/gguf_llama_q4_0/model.gguf", "test/golden/quant/gguf_llama_q4_1/model.gguf",
     "test/golden/quant/gguf_llama_q6_k/model.gguf", "test/golden/quant/gguf_qwen3_q4_k/model.gguf",
@@ -208,6 +213,26 @@ static void hybrid_fast(void **state)
     (void)state;
     for (size_t i = 0; i < SY_COUNT(hybrid_models); i++)
         check_states(hybrid_models[i], SY_COMPUTE_AUTO, SY_KV_BF16, (enum sy_state_dtype)(i % SY_STATE_DTYPES));
+}
+static void families_exact(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SY_COUNT(families); i++) {
+        char folder[64];
+        family_make(families[i], folder);
+        check_model(folder, SY_COMPUTE_F32, SY_KV_F32);
+        family_drop(folder);
+    }
+}
+static void families_fast(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SY_COUNT(families); i++) {
+        char folder[64];
+        family_make(families[i], folder);
+        check_states(folder, SY_COMPUTE_AUTO, SY_KV_BF16, (enum sy_state_dtype)(i % SY_STATE_DTYPES));
+        family_drop(folder);
+    }
 }
 static void quantised_fast(void **state)
 {
@@ -346,6 +371,8 @@ int main(void)
         cmocka_unit_test(float_fast),
         cmocka_unit_test(hybrid_exact),
         cmocka_unit_test(hybrid_fast),
+        cmocka_unit_test(families_exact),
+        cmocka_unit_test(families_fast),
         cmocka_unit_test(quantised_fast),
         cmocka_unit_test(small_cache),
         cmocka_unit_test(steps_allocate_nothing),
