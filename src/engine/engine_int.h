@@ -18,6 +18,8 @@ struct spec {
     double n, x, xx, y, xy; /* decayed sums over decode steps: rows x, ns y */
     double draft_ns;        /* a step of the draft model, for each sequence in it */
     struct hits hits[3];    /* of all sequences */
+    double passed, behind;  /* decayed sums of decode steps' ns: of all; lost by those with guesses, not below 0 */
+    bool guessed;           /* the step had guesses */
 };
 struct seq_draft { /* how far the draft model is with a sequence; positions of MTP are those of its hidden states */
     int32_t n_done, base;            /* positions [base, n_done) are in its cache */

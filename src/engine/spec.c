@@ -14,10 +14,13 @@
  *
  * k guesses of which each is right with probability a are worth a + .. + a^k tokens. They cost k rows of a step, by a
  * line fitted to the time of steps over their rows, and k steps of the draft. The k that is worth most is taken, for
- * each sequence by its own share of right guesses; where none pays, a single guess is tried, ever more rarely. */
+ * each sequence by its own share of right guesses; where none pays, a single guess is tried, ever more rarely. And
+ * what guesses have cost beyond what they brought stays below a part of the time that passed, trials included. */
 #include "engine/engine_int.h"
 
-enum { NGRAM_LEAST = 2, NGRAM_MOST = 8, WAIT_FIRST = 4, WAIT_MOST = 128, GUESS_FIRST = 4 };
+enum { NGRAM_LEAST = 2, NGRAM_MOST = 8, WAIT_FIRST = 4, WAIT_MOST = 128, GUESS_FIRST = 2 };
+#define LOSS_MOST 0.015 /* of the time of the last 500 decode steps; the first ones have a few tokens more */
+enum { CREDIT_TOKENS = 12 };
 
 /* ---- what steps cost ------------------------------------------------------------------------------------------ */
 
@@ -39,6 +42,7 @@ void spec_draft_cost(struct sy_engine *e, uint64_t ns, int32_t n_run, int32_t n_
 {
     struct spec *c = &e->spec;
     if (e->n_prefill == 0) e->stats.spec_real_ns += (double)ns;
+    c->behind += (double)ns;
     if (n_guessing == 0 || n_tok > 4 * n_guessing) return; /* it caught up, mostly */
     double each = (double)ns / n_run / n_guessing;
     c->draft_ns = c->draft_ns > 0 ? 0.9 * c->draft_ns + 0.1 * each : each;
@@ -90,6 +94,14 @@ static int32_t best_len(struct sy_engine *e, const struct hits *h, int32_t most)
     return best > 0.02 * token ? len : 0;
 }
 
+static bool may_lose_more(const struct sy_engine *e)
+{
+    double row, token;
+    const struct spec *c = &e->spec;
+    if (e->opt.draft_always || !costs(e, &row, &token)) return true;
+    return c->behind <= LOSS_MOST * (c->passed + CREDIT_TOKENS * token);
+}
+
 bool spec_pays(struct sy_engine *e, struct seq *s, int kind)
 {
     return best_len(e, hits_of(e, s, kind), e->opt.draft_max) > 0;
@@ -98,6 +110,7 @@ bool spec_pays(struct sy_engine *e, struct seq *s, int kind)
 int32_t spec_len(struct sy_engine *e, struct seq *s, int kind, int32_t most)
 {
     struct hits *h = hits_of(e, s, kind);
+    if (!may_lose_more(e)) return 0;
     int32_t k = best_len(e, h, most);
     if (k > 0) {
         h->wait = h->rest = 0;
@@ -177,6 +190,7 @@ void spec_settle(struct sy_engine *e)
         if (s->n_draft == 0) continue;
         int32_t hit = s->fed_end - s->n_sure;
         e->stats.n_draft++;
+        e->spec.guessed = true;
         e->stats.n_draft_tok += (uint64_t)s->n_draft;
         e->stats.n_draft_hit_tok += (uint64_t)hit;
         s->n_done = s->n_sure + hit;
@@ -201,7 +215,13 @@ void spec_settle(struct sy_engine *e)
 void spec_account(struct sy_engine *e, uint64_t n_gen, uint64_t ns)
 {
     double row, token;
+    struct spec *c = &e->spec;
+    bool guessed = c->guessed;
+    c->guessed = false;
     if (e->opt.draft_max <= 0 || e->n_prefill > 0 || !costs(e, &row, &token)) return;
+    c->passed = 0.998 * c->passed + (double)ns;
+    c->behind = 0.998 * c->behind + (guessed ? (double)ns - (double)n_gen * token : 0);
+    if (c->behind < 0) c->behind = 0;
     e->stats.spec_plain_ns += (double)n_gen * token;
     e->stats.spec_real_ns += (double)ns;
 }
