@@ -98,7 +98,8 @@ static sy_status weigh_experts(struct aot_job *j, struct aot_weighed *w, struct 
     struct sy_experts_cost cost;
     struct sy_twin_cost twin;
     struct sy_aot_opt with = j->opt;
-    sy_status st = aot_graph(j, (struct sy_shape){j->max.seq, j->max.seq, j->max.block, j->max.seq}, &g, err);
+    sy_status st =
+        aot_graph(j, (struct sy_shape){j->max.seq, j->max.seq, j->max.block, j->max.seq, j->max.apart}, &g, err);
     if (st) return st;
     with.kernels |= SY_KERNELS_EXPERTS;
     if (sy_experts_shape_of(g, &one.experts) > 0) {

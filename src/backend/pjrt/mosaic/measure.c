@@ -360,7 +360,10 @@ sy_status sy_attend_twin_cost(const struct sy_env *env, const char *plugin, cons
     struct sy_buf program;
     struct sy_aot_result r;
     struct sy_aot_job job = {.plugin = plugin, .target = t, .text = &program, .n_rank = 1, .trips = {1, 1, 1}};
-    struct sy_shape shape = {s->n_seq * s->n_new, s->n_seq, (s->n_keys + s->block_len - 1) / s->block_len, s->n_seq};
+    struct sy_shape shape = {.tok = s->n_seq * s->n_new,
+                             .seq = s->n_seq,
+                             .block = (s->n_keys + s->block_len - 1) / s->block_len,
+                             .out = s->n_seq};
     sy_aot_trips_of(shape, s->block_len, job.trips);
     double within =
         s->window > 0 ? ((double)s->window + (double)pj_piece(shape)) / (double)pj_run_keys(shape) + 1 : 0;
