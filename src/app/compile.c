@@ -7,6 +7,7 @@
 static const char *const computes[] = {"bf16", "f32", NULL};
 static const char *const kv_dtypes[] = {"f32", "bf16", "f16", NULL};
 static const char *const accumulates[] = {"f32", "bf16", NULL};
+static const char *const kernels[] = {"auto", "plain", "mosaic", NULL};
 static const struct sy_flag flags[] = {
     {.name = "model",
      .letter = 'm',
@@ -69,6 +70,12 @@ static const struct sy_flag flags[] = {
      .choices = accumulates,
      .otherwise = "f32",
      .help = "type of attention's scores and sums"},
+    {.name = "kernels",
+     .kind = SY_FLAG_CHOICE,
+     .choices = kernels,
+     .otherwise = "auto",
+     .help = "what attention and experts run by on a TPU; mosaic: hand-written kernels, as 'systole serve' with the "
+             "same flag; auto: these where estimates say that they are faster, without --output"},
     {.name = "bucket",
      .kind = SY_FLAG_TEXTS,
      .arg = "TOKENSxSEQUENCES",

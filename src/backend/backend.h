@@ -37,6 +37,7 @@ struct sy_backend_opt {
     const char *cache_dir; /* folder for compiled programs, or NULL; outlives the backend */
     enum sy_state_dtype state_dtype;
     bool attend_bf16; /* attention's scores and sums in bf16, not f32 */
+    bool own_kernels; /* pjrt on TPUs: hand-written kernels where one takes an op */
     bool no_huge_pages;
     /* For comparison, cpu alone; zero is what is best. */
     bool unfused;      /* every op runs between barriers of its own, and no product does more than a product */

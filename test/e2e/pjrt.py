@@ -415,12 +415,22 @@ def test_kernels():
         assert w["kernel_s"] > 0 and w["plain_s"] > 0 and w["plain_because"] is None, w
         assert w["kernel"] == (w["kernel_s"] < w["plain_s"]), w
         # What no kernel has is told, and compiles as plain operations.
-        for why, change, more in (("width", {"head_dim": 64}, []), ("type", {}, ["--kv-dtype", "f32"]), ("kept", {}, ["-o", d + "/p"])):
+        for why, change, more in (("width", {"head_dim": 64}, []), ("type", {}, ["--kv-dtype", "f32"]), ("kept", {}, ["-o", d + "/p"]),
+                                  ("plain", {}, ["--kernels", "plain"])):
             with open(d + "/other.json", "w") as f:
                 json.dump(dict(card, **change), f)
             r = json.loads(ok("compile", "--model-card", d + "/other.json", "--target", "v5e-1", "--tp", 1, "--plugin", libtpu,
                               "--ctx-size", 512, "--max-seqs", 4, "--bucket", "4x4", "--json", *more, timeout=280))
-            assert r["attention_of_decode"]["kernel_s"] == 0 and why in r["attention_of_decode"]["plain_because"], r
+            assert not r["attention_of_decode"]["kernel"] and r["attention_of_decode"]["kernel_s"] == 0 and why in r["attention_of_decode"]["plain_because"], r
+        # As serving would, kept.
+        r = json.loads(ok("compile", "--model-card", d + "/card.json", "--target", "v5e-1", "--tp", 1, "--plugin", libtpu, "--ctx-size", 512,
+                          "--max-seqs", 4, "--bucket", "4x4", "--json", "--kernels", "mosaic", "-o", d + "/q", timeout=280))
+        assert r["attention_of_decode"]["kernel"] and len(os.listdir(d + "/q")) > 0, r
+    case = "test/golden/models/llama"
+    refused(4, "run", "-m", case, "--ids", "1", "-n", 1, "--kernels", "mosaic", says="--kernels mosaic")
+    refused(4, "run", "-m", case, "--ids", "1", "-n", 1, "--kernels", "mosaic", *SMALL, *backend(), says=("--kernels mosaic", "cpu"))
+    refused(2, "compile", "-m", case, "--target", "cpu", "--plugin", plugins.file(plugins.CPU), "--kernels", "mosaic",
+            says="--kernels mosaic")
 
 
 def test_dispatch():

@@ -47,7 +47,7 @@ SY_CHECK sy_status aot_bucket_compile(struct aot_job *, struct sy_shape, struct 
 /* The programs that move blocks, into job->store. */
 SY_CHECK sy_status aot_moves_compile(struct aot_job *, struct sy_err *);
 /* Decides by estimates whether kernels are used; what they add to a program's cycles; a line about it. */
-void aot_kernels_choose(struct aot_job *);
+SY_CHECK sy_status aot_kernels_choose(struct aot_job *, struct sy_err *);
 SY_CHECK sy_status aot_kernels_add(const struct aot_job *, const struct sy_graph *, const struct sy_aot_program *,
                                    struct sy_aot_result *, struct sy_err *);
 void aot_kernels_print(const struct aot_job *, struct sy_buf *);

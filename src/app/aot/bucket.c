@@ -170,10 +170,10 @@ sy_status aot_bucket_compile(struct aot_job *j, struct sy_shape shape, struct sy
     sy_status st = aot_graph(j, shape, &g, err);
     if (!st) st = lower(j, g, &p, b, err);
     if (!st && !j->weighed[0].done) {
-        aot_kernels_choose(j);
-        if (j->opt.kernels) {
+        st = aot_kernels_choose(j, err);
+        if (st || j->opt.kernels) {
             sy_aot_program_release(&p);
-            st = lower(j, g, &p, b, err);
+            if (!st) st = lower(j, g, &p, b, err);
         }
     }
     if (!st) {

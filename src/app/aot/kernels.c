@@ -35,16 +35,20 @@ static sy_status plain_experts_in_child(void *ctx, void *out, struct sy_err *err
     return sy_experts_twin_cost(&w->j->a->app->env, w->j->plugin, w->j->target, &w->experts, out, err);
 }
 
+enum { AUTO, PLAIN, MOSAIC }; /* --kernels */
+
 /* Why no kernel stands in any program of the job. */
 static const char *none_at_all(const struct aot_job *j)
 {
     const struct sy_shard *s = &j->opt.shard;
-    return j->target->kind != SY_AOT_TPU ? "kernels are for TPUs"
-           : j->store                    ? "programs that are kept must be those that serving asks for, which uses "
-                                           "no kernels: none ran on a TPU yet"
+    int choice = sy_arg_choice(j->a, "kernels");
+    return j->target->kind != SY_AOT_TPU ? "chips that are not TPUs"
+           : choice == PLAIN             ? "--kernels plain"
            : s->n_dp > 1                 ? "groups with sequences of their own"
            : s->n_stage > 1              ? "stages of layers"
            : s->n_ffn > 0                ? "devices for attention alone"
+           : j->store && choice == AUTO  ? "programs that are kept must be those that serving asks for, which uses "
+                                           "kernels with --kernels mosaic alone"
                                          : NULL;
 }
 
@@ -123,9 +127,11 @@ static sy_status weigh_experts(struct aot_job *j, struct aot_weighed *w, struct 
 
 /* Another libtpu may write no schedule that is known: then plain operations stay, and the reason is told. Kernels for
  * prompts alone are not used: they cost decode steps the layout of keys that plain operations read best. */
-void aot_kernels_choose(struct aot_job *j)
+sy_status aot_kernels_choose(struct aot_job *j, struct sy_err *err)
 {
     const char *none = none_at_all(j);
+    bool all = sy_arg_choice(j->a, "kernels") == MOSAIC;
+    if (all && none) return sy_fail(err, SY_EARG, "--kernels mosaic: not with %s; leave it out", none);
     for (int i = 0; i < AOT_KERNELS; i++) {
         struct aot_weighed *w = &j->weighed[i];
         w->done = true;
@@ -134,6 +140,8 @@ void aot_kernels_choose(struct aot_job *j)
         if (i < AOT_STEPS ? weigh(j, 1U << i, w, &w->err) : weigh_experts(j, w, &w->err)) continue;
         if (w->n_kernel > 0 && w->kernel_s < w->plain_s) j->opt.kernels |= 1U << i;
     }
+    if (all) j->opt.kernels = SY_KERNELS_ALL;
+    return SY_OK;
 }
 
 /* Kernels have no cycles in the compiler's estimate of a program: those of their own schedule are added. */

@@ -4,6 +4,7 @@
 static const char *const log_levels[] = {"error", "warn", "info", "debug", NULL};
 static const char *const computes[] = {"auto", "f32", "bf16", "int8", NULL};
 static const char *const state_dtypes[] = {"f32", "bf16", "pair", NULL};
+static const char *const kernels[] = {"plain", "mosaic", NULL};
 static const char *const accumulates[] = {"f32", "bf16", NULL};
 static const char *const kv_dtypes[] = {"f32", "bf16", "f16", "q8_0", NULL};
 
@@ -148,6 +149,11 @@ const struct sy_flag sy_flags_engine[] = {
      .choices = accumulates,
      .otherwise = "f32",
      .help = "type of attention's scores and sums on a PJRT plugin; bf16: what it costs is in doc/tpu.md"},
+    {.name = "kernels",
+     .kind = SY_FLAG_CHOICE,
+     .choices = kernels,
+     .otherwise = "plain",
+     .help = "what attention and experts run by on a TPU; mosaic: hand-written kernels, which no TPU ran yet"},
     {.name = "programs",
      .kind = SY_FLAG_TEXT,
      .arg = "DIR",

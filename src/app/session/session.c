@@ -28,6 +28,7 @@ sy_status sy_session_opt(struct sy_args *a, struct sy_engine_opt *out, struct sy
                         .kv_dtype = (enum sy_kv_dtype)sy_arg_choice(a, "kv-dtype"),
                         .state_dtype = (enum sy_state_dtype)sy_arg_choice(a, "state-dtype"),
                         .attend_bf16 = sy_arg_choice(a, "attention-accumulate") == 1,
+                        .own_kernels = sy_arg_choice(a, "kernels") == 1,
                         .cache_dir = program_cache(a)},
         .ctx_len = (int32_t)sy_arg_int(a, "ctx-size"),
         .block_len = (int32_t)sy_arg_int(a, "block-size"),

@@ -24,6 +24,9 @@ static sy_status open_backend(const struct sy_env *env, const struct sy_backend_
                        sy_shard_ranks(&opt->shard));
     if (opt->attend_bf16)
         return sy_fail(err, SY_ENOSUP, "--attention-accumulate bf16: the cpu backend sums in f32; leave it out");
+    if (opt->own_kernels)
+        return sy_fail(err, SY_ENOSUP,
+                       "--kernels mosaic: these are for TPUs (--backend pjrt:libtpu.so); leave it out");
     struct sy_backend *b = sy_new(env, sizeof *b);
     if (!b) return sy_fail(err, SY_ENOMEM, "no memory for the cpu backend");
     b->env = env;

@@ -20,7 +20,7 @@ enum { SY_AOT_GPU_TEXT = 2048 };
 void sy_aot_gpu_text(const struct sy_aot_target *, char *text, size_t n); /* describes a GPU to NVIDIA's plugin */
 
 /* Attention of steps of these kinds, and experts of any. */
-enum sy_kernels { SY_KERNELS_DECODE = 1, SY_KERNELS_PROMPT = 2, SY_KERNELS_EXPERTS = 4 };
+enum sy_kernels { SY_KERNELS_DECODE = 1, SY_KERNELS_PROMPT = 2, SY_KERNELS_EXPERTS = 4, SY_KERNELS_ALL = 7 };
 /* EXPERTS of a program: those that kernels took, and those that none takes and why. */
 struct sy_experts_use {
     int32_t n_kernel, n_plain;

@@ -129,6 +129,18 @@ static sy_status check_opt(const struct sy_backend_opt *opt, struct sy_err *err)
     return SY_OK;
 }
 
+static sy_status check_kernels(const struct sy_backend *b, struct sy_err *err)
+{
+    if (strcmp(b->client.platform, "tpu") != 0)
+        return sy_fail(err, SY_ENOSUP,
+                       "--kernels mosaic: these are for TPUs, and plugin '%s' is for '%s'; leave it out",
+                       b->client.plugin.path, b->client.platform);
+    const struct sy_shard *s = &b->opt.shard;
+    if (b->n_group > 1 || s->n_stage > 1 || s->n_ffn > 0)
+        return sy_fail(err, SY_ENOSUP, "--kernels mosaic: not with --dp-attention, --pp or --afd; leave it out");
+    return SY_OK;
+}
+
 static sy_status open_backend(const struct sy_env *env, const struct sy_backend_opt *opt, struct sy_backend **out,
                               struct sy_err *err)
 {
@@ -142,6 +154,7 @@ static sy_status open_backend(const struct sy_env *env, const struct sy_backend_
     b->n_rank = sy_shard_ranks(&opt->shard);
     b->n_group = sy_shard_groups(&opt->shard);
     st = pj_client_open(env, opt->device, b->n_rank, &b->client, err);
+    if (!st && opt->own_kernels) st = check_kernels(b, err);
     if (st) {
         close_backend(b);
         return st;
@@ -199,6 +212,7 @@ static struct pj_lower_opt lower_opt(const struct sy_backend *b, struct sy_cache
                                  .kv_elem = elem[b->opt.kv_dtype],
                                  .state_elem = b->opt.state_dtype == SY_STATE_BF16 ? PJ_BF16 : PJ_F32,
                                  .attend_bf16 = b->opt.attend_bf16,
+                                 .kernels = b->opt.own_kernels ? SY_KERNELS_ALL : 0,
                                  .cache = dim,
                                  .n_rank = b->n_rank};
 }
