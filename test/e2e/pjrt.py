@@ -397,7 +397,7 @@ def test_kernels():
             json.dump(card, f)
         for target in ("v5e-1", "v6e-1", "v7-2"):
             r = json.loads(ok("compile", "--model-card", d + "/card.json", "--target", target, "--tp", 1, "--plugin", libtpu, "--ctx-size",
-                              2048, "--max-seqs", 16, "--bucket", "16x16", "--json", timeout=280))
+                              1024, "--max-seqs", 8, "--max-batched-tokens", 64, "--bucket", "8x8", "--json", timeout=280))
             b = r["buckets"][0]
             for kind in ("attention_of_decode", "attention_of_prompts"):
                 w = r[kind]

@@ -9,6 +9,7 @@ struct weighed {
     const struct aot_job *j;
     struct sy_attend_shape shape;
     struct sy_experts_shape experts;
+    bool around; /* see measure.h */
 };
 
 static sy_status kernel_in_child(void *ctx, void *out, struct sy_err *err)
@@ -20,7 +21,7 @@ static sy_status kernel_in_child(void *ctx, void *out, struct sy_err *err)
 static sy_status plain_in_child(void *ctx, void *out, struct sy_err *err)
 {
     const struct weighed *w = ctx;
-    return sy_attend_twin_cost(&w->j->a->app->env, w->j->plugin, w->j->target, &w->shape, out, err);
+    return sy_attend_twin_cost(&w->j->a->app->env, w->j->plugin, w->j->target, &w->shape, w->around, out, err);
 }
 
 static sy_status experts_in_child(void *ctx, void *out, struct sy_err *err)
@@ -32,7 +33,7 @@ static sy_status experts_in_child(void *ctx, void *out, struct sy_err *err)
 static sy_status plain_experts_in_child(void *ctx, void *out, struct sy_err *err)
 {
     const struct weighed *w = ctx;
-    return sy_experts_twin_cost(&w->j->a->app->env, w->j->plugin, w->j->target, &w->experts, out, err);
+    return sy_experts_twin_cost(&w->j->a->app->env, w->j->plugin, w->j->target, &w->experts, w->around, out, err);
 }
 
 enum { AUTO, PLAIN, MOSAIC }; /* --kernels */
@@ -52,8 +53,8 @@ static const char *none_at_all(const struct aot_job *j)
                                          : NULL;
 }
 
-/* What a step's attention takes by kernels, cycles, and (plain not NULL) by the operations they stand for, seconds.
- */
+/* What a step's attention takes by kernels, cycles; with plain, also what stands around them, and in *plain what the
+ * operations they stand for take, seconds. */
 static sy_status costs(const struct aot_job *j, const struct sy_attend_use *u, double *kernel, double *plain,
                        struct sy_err *err)
 {
@@ -68,6 +69,9 @@ static sy_status costs(const struct aot_job *j, const struct sy_attend_use *u, d
         if (st || !plain) continue;
         st = sy_child_run(plain_in_child, &w, &twin, sizeof twin, err);
         if (!st) *plain += u->n[i] * (twin.estimate > twin.memory ? twin.estimate : twin.memory);
+        w.around = true;
+        if (!st) st = sy_child_run(plain_in_child, &w, &twin, sizeof twin, err);
+        if (!st) *kernel += u->n[i] * twin.estimate * j->target->clock_hz;
     }
     return st;
 }
@@ -122,7 +126,10 @@ static sy_status weigh_experts(struct aot_job *j, struct aot_weighed *w, struct 
     if (st) return st;
     w->kernel_s = w->n_kernel * cost.all / j->target->clock_hz;
     w->plain_s = w->n_kernel * (twin.estimate > twin.memory ? twin.estimate : twin.memory);
-    return SY_OK;
+    one.around = true;
+    st = sy_child_run(plain_experts_in_child, &one, &twin, sizeof twin, err);
+    if (!st) w->kernel_s += w->n_kernel * twin.estimate;
+    return st;
 }
 
 /* Another libtpu may write no schedule that is known: then plain operations stay, and the reason is told. Kernels for

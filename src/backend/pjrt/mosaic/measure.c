@@ -57,9 +57,9 @@ static sy_status kernel_program(const struct sy_env *env, struct mosaic *m, stru
     return st;
 }
 
-/* The same step as the lowering writes it without kernels: one ATTEND between arguments and result. */
-static sy_status attend_twin_program(const struct sy_env *env, const struct sy_attend_shape *s, struct sy_buf *out,
-                                     struct sy_err *err)
+/* The same step as the lowering writes it: one ATTEND between arguments and result. */
+static sy_status attend_twin_program(const struct sy_env *env, const struct sy_attend_shape *s, bool kernels,
+                                     struct sy_buf *out, struct sy_err *err)
 {
     enum { Q = 1, K, V, STATE, ATTEND, N };
     struct mo_attend a = attend_of(s);
@@ -85,7 +85,10 @@ static sy_status attend_twin_program(const struct sy_env *env, const struct sy_a
     }
     pj_hlo_init(&l.h, env);
     l.step = pj_arg(&l.h, PJ_TYPE(PJ_I32, n_step), -1);
-    for (int i = 0; i < 2; i++) kv[i] = pj_arg(&l.h, PJ_TYPE(PJ_BF16, a.n_block, s->block_len, s->n_kv, s->d), i);
+    l.opt.kernels = kernels ? SY_KERNELS_ALL : 0;
+    struct pj_type array = kernels ? PJ_TYPE(PJ_BF16, a.n_block, s->block_len, (int64_t)s->n_kv * s->d)
+                                   : PJ_TYPE(PJ_BF16, a.n_block, s->block_len, s->n_kv, s->d);
+    for (int i = 0; i < 2; i++) kv[i] = pj_arg(&l.h, array, i);
     for (int i = Q; i <= V; i++)
         val[i] = pj_arg(&l.h, PJ_TYPE(PJ_F32, a.n_tok, (int64_t)s->n_kv * (i == Q ? s->n_group : 1) * s->d), -1);
     result[2] = lower_attend(&l, &node[ATTEND]);
@@ -95,9 +98,9 @@ static sy_status attend_twin_program(const struct sy_env *env, const struct sy_a
     return st;
 }
 
-/* EXPERTS as the lowering writes it without kernels, of weights that are arguments. */
-static sy_status experts_twin_program(const struct sy_env *env, const struct sy_experts_shape *s, struct sy_buf *out,
-                                      struct sy_err *err)
+/* EXPERTS as the lowering writes it, of weights that are arguments. */
+static sy_status experts_twin_program(const struct sy_env *env, const struct sy_experts_shape *s, bool kernels,
+                                      struct sy_buf *out, struct sy_err *err)
 {
     enum { X = 1, ROUTE, UP, DOWN, EXPERTS, N };
     int64_t n = s->dim.n_expert, d = s->d_model, f = s->dim.d_ff;
@@ -113,6 +116,7 @@ static sy_status experts_twin_program(const struct sy_env *env, const struct sy_
     struct sy_weights w = {.entry = entry, .n_entry = 2, .n_rank = 1};
     struct lower l = {.node = node, .n_node = N, .val = val, .w = &w, .entry_of_token = -1};
     l.opt = (struct pj_lower_opt){.compute = SY_COMPUTE_BF16, .kv_elem = PJ_BF16, .n_rank = 1};
+    l.opt.kernels = kernels ? SY_KERNELS_ALL : 0;
     pj_hlo_init(&l.h, env);
     val[X] = pj_arg(&l.h, PJ_TYPE(PJ_F32, s->rows, d), -1);
     val[ROUTE] = pj_arg(&l.h, PJ_TYPE(PJ_F32, s->rows, 2 * (int64_t)s->dim.n_used), -1);
@@ -355,7 +359,8 @@ sy_status sy_attend_cost(const struct sy_env *env, const char *plugin, const str
 }
 
 sy_status sy_attend_twin_cost(const struct sy_env *env, const char *plugin, const struct sy_aot_target *t,
-                              const struct sy_attend_shape *s, struct sy_twin_cost *out, struct sy_err *err)
+                              const struct sy_attend_shape *s, bool around, struct sy_twin_cost *out,
+                              struct sy_err *err)
 {
     struct sy_buf program;
     struct sy_aot_result r;
@@ -369,7 +374,7 @@ sy_status sy_attend_twin_cost(const struct sy_env *env, const char *plugin, cons
         s->window > 0 ? ((double)s->window + (double)pj_piece(shape)) / (double)pj_run_keys(shape) + 1 : 0;
     if (s->n_new > 1 && within > 0 && within < job.trips[1]) job.trips[1] = within;
     sy_buf_init(&program, env, 0);
-    sy_status st = attend_twin_program(env, s, &program, err);
+    sy_status st = attend_twin_program(env, s, around, &program, err);
     if (!st) st = sy_aot_compile(env, &job, &r, err);
     if (!st) *out = (struct sy_twin_cost){r.cycles / t->clock_hz, r.bytes / t->hbm_bytes_s};
     sy_buf_release(&program);
@@ -412,7 +417,8 @@ sy_status sy_experts_cost(const struct sy_env *env, const char *plugin, const st
 }
 
 sy_status sy_experts_twin_cost(const struct sy_env *env, const char *plugin, const struct sy_aot_target *t,
-                               const struct sy_experts_shape *s, struct sy_twin_cost *out, struct sy_err *err)
+                               const struct sy_experts_shape *s, bool around, struct sy_twin_cost *out,
+                               struct sy_err *err)
 {
     struct sy_buf program;
     struct sy_aot_result r;
@@ -422,7 +428,7 @@ sy_status sy_experts_twin_cost(const struct sy_env *env, const char *plugin, con
     double tiles = ceil(each * s->dim.n_expert / chosen / (double)pj_expert_tile(&s->dim, s->rows) - EVEN);
     job.trips[2] = chosen * tiles;
     sy_buf_init(&program, env, 0);
-    sy_status st = experts_twin_program(env, s, &program, err);
+    sy_status st = experts_twin_program(env, s, around, &program, err);
     if (!st) st = sy_aot_compile(env, &job, &r, err);
     double bytes = 3.0 * s->dim.d_ff * s->d_model * 2 * chosen * tiles;
     if (!st) *out = (struct sy_twin_cost){r.cycles / t->clock_hz, bytes / t->hbm_bytes_s};

@@ -30,11 +30,14 @@ struct sy_attend_use {
     int32_t n[SY_ATTEND_KINDS];
 };
 struct sy_attend_use sy_attend_use_of(const struct sy_graph *, const struct sy_aot_opt *);
-/* All compile in the caller's process and change its environment: run them in a child of their own. */
+/* A twin's cost is that of the op without kernels or, `around`, of what stands around the kernel in its place, of
+ * which the estimate alone counts. All compile in the caller's process and change its environment: run them in a
+ * child of their own. */
 SY_CHECK sy_status sy_attend_cost(const struct sy_env *, const char *plugin, const struct sy_aot_target *,
                                   const struct sy_attend_shape *, struct sy_attend_cost *, struct sy_err *);
 SY_CHECK sy_status sy_attend_twin_cost(const struct sy_env *, const char *plugin, const struct sy_aot_target *,
-                                       const struct sy_attend_shape *, struct sy_twin_cost *, struct sy_err *);
+                                       const struct sy_attend_shape *, bool around, struct sy_twin_cost *,
+                                       struct sy_err *);
 /* A layer of experts, of the given rows: choices are taken to be even. */
 struct sy_experts_shape {
     struct sy_moe_dim dim;
@@ -52,7 +55,8 @@ int32_t sy_experts_shape_of(const struct sy_graph *,
 SY_CHECK sy_status sy_experts_cost(const struct sy_env *, const char *plugin, const struct sy_aot_target *,
                                    const struct sy_experts_shape *, struct sy_experts_cost *, struct sy_err *);
 SY_CHECK sy_status sy_experts_twin_cost(const struct sy_env *, const char *plugin, const struct sy_aot_target *,
-                                        const struct sy_experts_shape *, struct sy_twin_cost *, struct sy_err *);
+                                        const struct sy_experts_shape *, bool around, struct sy_twin_cost *,
+                                        struct sy_err *);
 /* Loops of a schedule: an address for each cycle, idle ones included, and backward branches. By their first cycle. */
 struct sy_schedule_loop {
     int64_t from, to;
