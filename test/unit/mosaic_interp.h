@@ -533,7 +533,8 @@ static void in_one(struct interp *m, const struct in_op *o)
 static void in_copy(struct interp *m, int from, int to)
 {
     struct in_value *a = &m->value[from], *b = &m->value[to];
-    if (a->t.n == 0) {
+    if (a->t.n == 0) { /* or nothing yet, after an error */
+        free(b->x);
         *b = *a;
         return;
     }

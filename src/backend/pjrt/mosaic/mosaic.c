@@ -415,7 +415,7 @@ static void put_places(struct mosaic *m, const int *at, int n)
 
 int mo_load(struct mosaic *m, int mem, const int *at, struct mo_type t)
 {
-    int i[MO_DIM_MAX], n = mo_type_of(m, mem).n_dim;
+    int i[MO_DIM_MAX], n = m->failed ? 0 : mo_type_of(m, mem).n_dim; /* after a failure values may be any */
     for (int k = 0; k < n; k++) i[k] = place(m, at[k]);
     int v = result(m, t);
     put(m, "vector.load %v", mem);
@@ -426,7 +426,7 @@ int mo_load(struct mosaic *m, int mem, const int *at, struct mo_type t)
 
 void mo_store(struct mosaic *m, int mem, const int *at, int x)
 {
-    int i[MO_DIM_MAX], n = mo_type_of(m, mem).n_dim;
+    int i[MO_DIM_MAX], n = m->failed ? 0 : mo_type_of(m, mem).n_dim;
     sy_assert(m->failed || n == mo_type_of(m, x).n_dim);
     for (int k = 0; k < n; k++) i[k] = place(m, at[k]);
     indent(m);
