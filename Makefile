@@ -171,7 +171,7 @@ THREADED := $(filter test/unit/cpu_pool.c test/unit/engine_% test/unit/serve_% t
 THREADED_E2E := $(addprefix test/e2e/,chat.py serve_api.py serve_http.py serve_stress.py)
 check-tsan:
 	@$(SUB) MODE=tsan O=build/tsan $(call unit,build/tsan,$(THREADED)) build/tsan/systole
-	@$(SAN_ENV) $(SLOW) SYSTOLE=build/tsan/systole SYSTOLE_TEST_SLOWER=20 \
+	@$(SAN_ENV) $(SLOW) GOLDEN_ROTATE=1 SYSTOLE=build/tsan/systole SYSTOLE_TEST_SLOWER=20 \
 	  tools/check.sh build/tsan/log $(call unit,build/tsan,$(THREADED)) $(THREADED_E2E)
 # The whole program with the n-th allocation failing, for every n.
 check-alloc:

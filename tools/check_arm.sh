@@ -40,5 +40,5 @@ make --no-print-directory -j2 CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar O
     PKGS='jansson libpcre2-8 libutf8proc' CFLAGS="$flags" \
     LDFLAGS="-L$arm/sysroot/$multiarch -Wl,-rpath-link,$arm/sysroot/$multiarch" $tests
 # shellcheck disable=SC2086
-TEST_WRAPPER="qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH=$arm/sysroot/$multiarch" TEST_SECONDS=900 \
+TEST_WRAPPER="qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH=$arm/sysroot/$multiarch" TEST_SECONDS=900 GOLDEN_ROTATE=1 \
     tools/check.sh build/arm/log $tests
