@@ -56,10 +56,11 @@ def test_memory():
     each = 2 * c["num_key_value_heads"] * (c["hidden_size"] // c["num_attention_heads"]) * c["num_hidden_layers"] * 2
     found = card(MODELS + "mixtral", "--ctx-size", 100, "--max-seqs", 3, "--block-size", 32)
     assert found["kv_token_bytes"] == each
-    assert found["memory"] == {"ctx_size": 100, "max_seqs": 3, "weight_bytes": found["bytes"], "kv_bytes": 3 * 128 * each}
+    blocks = 1 + 3 * 4  # one for padding
+    assert found["memory"] == {"ctx_size": 100, "max_seqs": 3, "weight_bytes": found["bytes"], "kv_bytes": blocks * 32 * each}
     # The longest context: whole blocks, never more than the model's.
     fits = card(MODELS + "mixtral", "--memory", "2M", "--max-seqs", 3)["fits"]
-    assert fits == {"memory": 2 << 20, "max_seqs": 3, "ctx_size": ((2 << 20) - found["bytes"]) // (3 * 32 * each) * 32}, fits
+    assert fits == {"memory": 2 << 20, "max_seqs": 3, "ctx_size": (((2 << 20) - found["bytes"]) // (32 * each) - 1) // 3 * 32}, fits
     assert card(MODELS + "mixtral", "--memory", "1G")["fits"]["ctx_size"] == c["max_position_embeddings"]
     half = card(MODELS + "mixtral", "--kv-dtype", "q8_0")["kv_token_bytes"]
     assert each / 2 <= half <= 0.6 * each, half
