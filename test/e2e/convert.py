@@ -85,9 +85,7 @@ def test_folders_as_gguf():
         with open(path) as f:
             case = json.load(f)
         with tempfile.TemporaryDirectory() as d:
-            seeded.write_model(d + "/model.safetensors", case["tensors"], case["seed"])
-            with open(d + "/config.json", "w") as f:
-                json.dump(case["config"], f)
+            seeded.write_folder(d, case)
             (same if as_gguf(d, d) else none).append(path)
     assert len(same) >= 24 and none, (len(same), same, none)
 

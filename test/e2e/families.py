@@ -22,9 +22,7 @@ def check_family(path):
     with open(path) as f:
         case = json.load(f)
     with tempfile.TemporaryDirectory() as d:
-        seeded.write_model(d + "/model.safetensors", case["tensors"], case["seed"])
-        with open(d + "/config.json", "w") as f:
-            json.dump(case["config"], f)
+        seeded.write_folder(d, case)
         (_, n), got = logits(d, case["ids"])
         for row, want in case["logits"].items():
             mine = got[int(row) * n:(int(row) + 1) * n]

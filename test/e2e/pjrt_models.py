@@ -172,9 +172,7 @@ def test_deepseek_v4():
     with open("test/golden/families/deepseek_v4.json") as f:
         case = json.load(f)
     with tempfile.TemporaryDirectory() as d:
-        seeded.write_model(d + "/model.safetensors", case["tensors"], case["seed"])
-        with open(d + "/config.json", "w") as f:
-            json.dump(case["config"], f)
+        seeded.write_folder(d, case)
         few = ["--ctx-size", 128, "--max-batched-tokens", 16, "--max-seqs", 1, "--block-size", 8]
         for small in [few] + ([SMALL] if EVERY else []):
             (_, n), got = logits(d, case["ids"], backend(), small=small)

@@ -1,5 +1,7 @@
 /* mosaic_util.h - what the tests of kernels share: numbers, and mistakes planted in a kernel's text. */
 #pragma once
+#include "backend/pjrt/mosaic/kernels.h"
+#include "checkpoint_util.h"
 #include "mosaic_interp.h"
 
 static float dice(uint64_t *seed) /* -1 .. 1, as bf16 holds it */
@@ -43,4 +45,24 @@ static int plant(const struct sy_buf *text, const struct mistake *k, struct sy_b
         changed += is;
     }
     return changed;
+}
+
+/* Memory that runs out is told, whenever it does. write(m, shape): a kernel. */
+static void memory_is_told(void (*write)(struct mosaic *, const void *shape), const void *shape)
+{
+    for (long n = 1;; n++) {
+        struct counted c;
+        struct mosaic m;
+        struct sy_buf text;
+        counted_init(&c, n);
+        mo_init(&m, &c.env);
+        sy_buf_init(&text, &c.env, 0);
+        write(&m, shape);
+        sy_status st = mo_end(&m, &text, NULL);
+        mo_release(&m);
+        sy_buf_release(&text);
+        assert_int_equal(c.live, 0);
+        if (!st) break;
+        assert_int_equal(st, SY_ENOMEM);
+    }
 }

@@ -1,7 +1,6 @@
 /* Kernels for TPUs, run by an interpreter that knows when a transfer has arrived: against a double precision
  * reference on ragged shapes, exact multiples of a block and of a fetch among them; and kernels with a mistake
  * planted, which must be found. */
-#include "checkpoint_util.h"
 #include "mosaic_util.h"
 
 #include "backend/pjrt/mosaic/kernels.h"
@@ -193,25 +192,11 @@ static void find(const struct case_of *c, const struct mistake *mistake, size_t 
     attend_free(&d);
 }
 
-/* Memory that runs out is told, whenever it does. */
+static void write_one(struct mosaic *m, const void *shape) { mo_attend(m, shape); }
 static void test_memory(void **state)
 {
     (void)state;
-    for (long n = 1;; n++) {
-        struct counted c;
-        struct mosaic m;
-        struct sy_buf text;
-        counted_init(&c, n);
-        mo_init(&m, &c.env);
-        sy_buf_init(&text, &c.env, 0);
-        mo_attend(&m, &attend_cases[6].a);
-        sy_status st = mo_end(&m, &text, NULL);
-        mo_release(&m);
-        sy_buf_release(&text);
-        assert_int_equal(c.live, 0);
-        if (!st) break;
-        assert_int_equal(st, SY_ENOMEM);
-    }
+    memory_is_told(write_one, &attend_cases[6].a);
 }
 
 static void test_mistakes(void **state)

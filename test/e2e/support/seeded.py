@@ -34,3 +34,10 @@ def write_model(path, specs, seed):
         f.write(len(text).to_bytes(8, "little") + text)
         for b in blobs:
             f.write(b)
+
+
+def write_folder(d, case):
+    """A model's folder of one of test/golden/families."""
+    write_model(d + "/model.safetensors", case["tensors"], case["seed"])
+    with open(d + "/config.json", "w") as f:
+        json.dump(case["config"], f)
