@@ -67,7 +67,7 @@ static struct sy_shape group_need(const struct sy_engine *e, int32_t group)
     int32_t len = e->plan.block_len;
     for (int32_t s = 0; s < b->n_seq; s++) {
         if (e->entry[s].seq->home != group) continue;
-        int32_t n = (b->field[SY_CTX][s] + len - 1) / len;
+        int32_t n = blocks_of(b->field[SY_CTX][s], len);
         if (n > need.block) need.block = n;
         need.seq++;
         need.tok += b->field[SY_START][s + 1] - b->field[SY_START][s];
@@ -119,7 +119,7 @@ static void add_entry(const struct sy_engine *e, int32_t s, struct sy_batch *to)
     for (size_t f = 0; f < SY_COUNT(by_token) - !from->shape.apart; f++)
         memcpy(to->field[by_token[f]] + to->n_tok, from->field[by_token[f]] + at, (size_t)n_tok * sizeof(int32_t));
     for (size_t f = 0; f < SY_COUNT(by_seq); f++) to->field[by_seq[f]][to->n_seq] = from->field[by_seq[f]][s];
-    int32_t n = (from->field[SY_CTX][s] + len - 1) / len;
+    int32_t n = blocks_of(from->field[SY_CTX][s], len);
     for (int f = 0; f < 1 + from->shape.apart; f++)
         memcpy(to->field[table[f]] + (int64_t)to->n_seq * to->shape.block,
                from->field[table[f]] + (int64_t)s * from->shape.block, (size_t)n * sizeof(int32_t));

@@ -240,7 +240,7 @@ static bool goes_on(struct sy_engine *e, struct seq *s, int32_t end)
         s->draft.slot = d->slot_free[--d->n_slot_free]; /* a pair for each running sequence is there */
     }
     if (!d->mtp || s->draft.n_done >= s->draft.fed_pos) return true;
-    int32_t from = (s->draft.fed_pos + len - 1) / len * len; /* hidden states are missing */
+    int32_t from = blocks_of(s->draft.fed_pos, len) * len; /* hidden states are missing */
     if (from >= end) return false;
     s->draft.base = s->draft.n_done = from;
     return true;

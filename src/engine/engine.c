@@ -153,7 +153,7 @@ sy_status sy_engine_plan_shape(const struct sy_engine_opt *o, struct sy_engine_p
         return sy_fail(err, SY_EARG, "--ctx-size %d is more than the %d tokens the model was made for", p->ctx_len,
                        p->info.n_ctx);
     if (p->batch_tok_max < p->seq_max) p->batch_tok_max = p->seq_max; /* each running sequence must advance */
-    int32_t per_seq = (p->ctx_len + p->block_len - 1) / p->block_len, rows = or_default(o->score_row_max, 64);
+    int32_t per_seq = blocks_of(p->ctx_len, p->block_len), rows = or_default(o->score_row_max, 64);
     *shape = (struct sy_shape){p->batch_tok_max, p->seq_max, per_seq, rows > p->seq_max ? rows : p->seq_max, 0};
     return SY_OK;
 }

@@ -183,6 +183,8 @@ struct sy_engine {
     int32_t n_ctx_short; /* a longer prompt has other ropes: see SY_SPAN; 0: all are alike */
 };
 
+static inline int32_t blocks_of(int64_t n_tok, int32_t block_len) { return (int32_t)sy_ceil_div(n_tok, block_len); }
+
 /* Where the prefix cache may look: keys of a prompt that is long for the model's rope are not those of a short one.
  */
 static inline uint64_t seq_domain(const struct sy_engine *e, const struct seq *s)

@@ -184,7 +184,7 @@ static struct seq *youngest(const struct sy_engine *e, const struct seq *s)
 /* Makes room for position n - 1 of s; false: s itself had to give way. */
 static bool grow(struct sy_engine *e, struct seq *s, int32_t n)
 {
-    int32_t want = (n + e->plan.block_len - 1) / e->plan.block_len;
+    int32_t want = blocks_of(n, e->plan.block_len);
     while (want > s->n_block) {
         if (!sy_cache_lease(cache_of(e, s), want - s->n_block, &s->block[s->n_block])) {
             s->n_block = want;
@@ -276,7 +276,7 @@ static void plan_snapshots(struct seq *s, int32_t fork, int32_t end)
 static bool restore(struct sy_engine *e, struct seq *s)
 {
     int32_t n = s->n_swap;
-    int32_t want = (s->n_tok + e->plan.block_len - 1) / e->plan.block_len;
+    int32_t want = blocks_of(s->n_tok, e->plan.block_len);
     if (sy_cache_lease(cache_of(e, s), want, s->block)) return false;
     s->n_block = want;
     window_restore(e, s);
@@ -342,7 +342,7 @@ static int64_t group_load(const struct sy_engine *e, int32_t group)
  * room, if any has it. */
 static int32_t home_for(struct sy_engine *e, struct seq *s)
 {
-    int32_t best = -1, len = e->plan.block_len, want = (s->n_tok + len - 1) / len;
+    int32_t best = -1, len = e->plan.block_len, want = blocks_of(s->n_tok, len);
     int64_t least = 0;
     for (int32_t g = 0; g < e->n_group; g++) {
         s->home = g;
@@ -363,7 +363,7 @@ static bool admit_one(struct sy_engine *e, struct seq *s)
     if (e->n_group > 1 && !s->n_swap) s->home = home_for(e, s);
     for (int32_t i = 0; i < e->n_running; i++)
         spare += e->running[i]->home == s->home && (int64_t)e->running[i]->n_block * len < e->running[i]->n_end;
-    int32_t want = (s->n_tok + len - 1) / len;
+    int32_t want = blocks_of(s->n_tok, len);
     if (!window_fits(e, s)) return false;
     if (s->n_swap) {
         if (want + spare > sy_cache_available(cache_of(e, s)) || !restore(e, s)) return false;

@@ -23,13 +23,13 @@ static bool nobody_joins(const struct sy_engine *e)
     if (e->cache->enabled) return false;
     int32_t len = e->plan.block_len, spare = 0;
     for (int32_t i = 0; i < e->n_running; i++) spare += (int64_t)e->running[i]->n_block * len < e->running[i]->n_end;
-    return (s->n_tok + len - 1) / len + spare > sy_cache_available(e->cache);
+    return blocks_of(s->n_tok, len) + spare > sy_cache_available(e->cache);
 }
 
 /* Blocks that s takes in n steps. */
 static int32_t blocks_wanted(const struct sy_engine *e, const struct seq *s, int32_t n)
 {
-    int32_t want = (s->n_tok + n - 1 + e->plan.block_len - 1) / e->plan.block_len;
+    int32_t want = blocks_of(s->n_tok + n - 1, e->plan.block_len);
     return want > s->n_block ? want - s->n_block : 0;
 }
 

@@ -150,7 +150,7 @@ static int32_t look_up(const int32_t *tok, int32_t n, int32_t *from)
 /* Guesses take no block that a running sequence may want in the step. */
 int32_t spec_lease(struct sy_engine *e, struct seq *s, int32_t k, int32_t len)
 {
-    int32_t want = (s->n_tok + k + len - 1) / len - s->n_block;
+    int32_t want = blocks_of(s->n_tok + k, len) - s->n_block;
     bool leased = want <= 0 || (want + e->n_running <= sy_cache_available(cache_of(e, s)) &&
                                 !sy_cache_lease(cache_of(e, s), want, &s->block[s->n_block]));
     if (leased && want > 0) s->n_block += want;
@@ -208,7 +208,7 @@ void spec_settle(struct sy_engine *e)
         count(all, s->n_draft, hit, 0.98f);
         all->wait = h->wait;
         s->n_draft = 0;
-        while (s->n_block > (s->n_tok + len - 1) / len) sy_cache_return(cache_of(e, s), s->block[--s->n_block]);
+        while (s->n_block > blocks_of(s->n_tok, len)) sy_cache_return(cache_of(e, s), s->block[--s->n_block]);
     }
 }
 

@@ -31,7 +31,7 @@ static sy_status check_request(const struct sy_engine *e, const struct sy_reques
             return sy_fail(err, SY_EARG, "stop_token_ids: %d is outside the vocabulary of %d", r->stop_id[i],
                            n_vocab);
     int32_t n_end = r->n_max > ctx - r->n_prompt ? ctx : r->n_prompt + r->n_max, len = e->plan.block_len;
-    if ((n_end + len - 1) / len > e->plan.n_block - 1)
+    if (blocks_of(n_end, len) > e->plan.n_block - 1)
         return sy_fail(err, SY_EARG,
                        "prompt and answer of %d tokens can never fit the KV cache of %lld tokens; ask for fewer or "
                        "raise --kv-memory",
@@ -55,7 +55,7 @@ static struct seq *new_seq(const struct sy_engine *e, struct sy_arena *a, struct
                            const struct sy_request *r, int32_t sample)
 {
     int32_t ctx = e->plan.ctx_len, len = e->plan.block_len;
-    int32_t n_end = r->n_max > ctx - r->n_prompt ? ctx : r->n_prompt + r->n_max, n_block = (n_end + len - 1) / len;
+    int32_t n_end = r->n_max > ctx - r->n_prompt ? ctx : r->n_prompt + r->n_max, n_block = blocks_of(n_end, len);
     struct seq *s = sy_arena_get(a, sizeof *s);
     if (!s) return NULL;
     *s = (struct seq){.of = q, .sample = sample, .n_tok = r->n_prompt, .n_end = n_end, .score_from = r->n_prompt};

@@ -11,8 +11,6 @@
 
 #include "engine/engine_int.h"
 
-static int32_t blocks(int64_t tokens, int32_t len) { return (int32_t)((tokens + len - 1) / len); }
-
 /* The window may begin anywhere in a block, what a step writes may end anywhere, and so may the tokens beyond. */
 static int32_t window_most(int32_t window, int32_t draft_max, int32_t len)
 {
@@ -22,9 +20,9 @@ static int32_t window_most(int32_t window, int32_t draft_max, int32_t len)
 sy_status window_plan(const struct sy_engine_opt *o, int32_t per_seq, const struct sy_engine_bytes *each,
                       struct sy_engine_plan *p, struct sy_err *err)
 {
-    int32_t n_group = sy_shard_groups(&o->backend_opt.shard), seqs = blocks(p->seq_max, n_group);
+    int32_t n_group = sy_shard_groups(&o->backend_opt.shard), seqs = (int32_t)sy_ceil_div(p->seq_max, n_group);
     int32_t most = window_most(each->window, o->draft_max > 0 ? o->draft_max : 0, p->block_len);
-    int64_t step = blocks(p->batch_tok_max, p->block_len), full = 1 + (int64_t)seqs * per_seq;
+    int64_t step = blocks_of(p->batch_tok_max, p->block_len), full = 1 + (int64_t)seqs * per_seq;
     p->n_apart = 0;
     if (each->window <= 0 || most >= per_seq) return SY_OK;
     /* As many for what is remembered, and a few. */
@@ -63,7 +61,7 @@ sy_status window_plan(const struct sy_engine_opt *o, int32_t per_seq, const stru
 
 static int32_t promise_of(const struct sy_engine *e, const struct seq *s)
 {
-    int32_t len = e->plan.block_len, all = blocks(s->n_end, len);
+    int32_t len = e->plan.block_len, all = blocks_of(s->n_end, len);
     int32_t most = window_most(e->plan.window, e->opt.draft_max > 0 ? e->opt.draft_max : 0, len);
     return all < most ? all : most;
 }
@@ -72,7 +70,7 @@ bool window_fits(const struct sy_engine *e, const struct seq *s)
 {
     const struct sy_cache *c = cache_of(e, s);
     if (!s->apart || c->n_promised == 0) return true; /* one alone always does */
-    int32_t step = blocks(e->plan.batch_tok_max, e->plan.block_len);
+    int32_t step = blocks_of(e->plan.batch_tok_max, e->plan.block_len);
     return (int64_t)c->n_promised + promise_of(e, s) + step <= c->pool[SY_CACHE_APART].n - 1;
 }
 
@@ -92,7 +90,7 @@ void window_forget(struct sy_engine *e, struct seq *s)
 
 void window_grow(struct sy_engine *e, struct seq *s, int32_t n_tok)
 {
-    for (int32_t end = blocks(n_tok, e->plan.block_len); s->apart && s->apart_end < end; s->apart_end++) {
+    for (int32_t end = blocks_of(n_tok, e->plan.block_len); s->apart && s->apart_end < end; s->apart_end++) {
         s->apart[s->apart_end] = sy_cache_item_lease(cache_of(e, s), SY_CACHE_APART);
         sy_assert(s->apart[s->apart_end]); /* promised */
     }
@@ -110,7 +108,8 @@ void window_shed(struct sy_engine *e, struct seq *s)
 {
     struct sy_cache *c = cache_of(e, s);
     if (!s->apart) return;
-    for (int32_t end = blocks(s->n_done, e->plan.block_len); s->apart_end > end && s->apart_end > s->apart_first;) {
+    for (int32_t end = blocks_of(s->n_done, e->plan.block_len);
+         s->apart_end > end && s->apart_end > s->apart_first;) {
         sy_cache_item_return(c, SY_CACHE_APART, s->apart[--s->apart_end]);
         s->apart[s->apart_end] = 0;
     }
@@ -168,7 +167,7 @@ void window_keep(struct sy_engine *e, struct seq *s, int32_t i, int32_t known)
 void window_verify(const struct sy_engine *e, const struct seq *s)
 {
     const struct sy_cache *c = cache_of(e, s);
-    int32_t len = e->plan.block_len, end = blocks(s->n_done, len);
+    int32_t len = e->plan.block_len, end = blocks_of(s->n_done, len);
     if (!s->apart) return;
     sy_assert(s->apart_first == sy_cache_first(c, s->n_done) && s->apart_end == end);
     sy_assert(s->n_promised == promise_of(e, s) && end - s->apart_first <= s->n_promised);

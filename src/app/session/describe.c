@@ -101,7 +101,7 @@ static sy_status plan(struct sy_args *a, struct sy_description *d, struct sy_err
     int32_t block_len = (int32_t)sy_arg_int(a, "block-size"), own = d->model.info.n_ctx;
     d->seq_max = (int32_t)sy_arg_int(a, "max-seqs");
     d->ctx_len = sy_arg_given(a, "ctx-size") ? (int32_t)sy_arg_int(a, "ctx-size") : own < 8192 ? own : 8192;
-    int32_t per_seq = (d->ctx_len + block_len - 1) / block_len, tok = (int32_t)sy_arg_int(a, "max-batched-tokens");
+    int32_t per_seq = (int32_t)sy_ceil_div(d->ctx_len, block_len), tok = (int32_t)sy_arg_int(a, "max-batched-tokens");
     struct sy_shape shape = {tok, d->seq_max, per_seq, d->seq_max, 0};
     sy_status st = sy_model_build(&a->app->env, &d->model, shape, &d->graph, err);
     int64_t slot = 0;

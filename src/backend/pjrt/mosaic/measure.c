@@ -23,7 +23,7 @@ static struct mo_attend attend_of(const struct sy_attend_shape *s)
 {
     struct mo_attend a = {
         .n_seq = s->n_seq, .n_tok = s->n_seq * s->n_new, .block_len = s->block_len, .n_kv = s->n_kv, .d = s->d};
-    a.n_table = (s->n_keys + s->block_len - 1) / s->block_len;
+    a.n_table = (int32_t)sy_ceil_div(s->n_keys, s->block_len);
     a.n_block = s->n_seq * a.n_table + 1;
     for (a.g = 4; a.g < s->n_group; a.g *= 2) continue;
     a.tile = s->tile;
@@ -367,7 +367,7 @@ sy_status sy_attend_twin_cost(const struct sy_env *env, const char *plugin, cons
     struct sy_aot_job job = {.plugin = plugin, .target = t, .text = &program, .n_rank = 1, .trips = {1, 1, 1}};
     struct sy_shape shape = {.tok = s->n_seq * s->n_new,
                              .seq = s->n_seq,
-                             .block = (s->n_keys + s->block_len - 1) / s->block_len,
+                             .block = (int32_t)sy_ceil_div(s->n_keys, s->block_len),
                              .out = s->n_seq};
     sy_aot_trips_of(shape, s->block_len, job.trips);
     double within =
