@@ -87,6 +87,27 @@ static inline int64_t sy_kv_q8_value(const struct sy_kv_dim *kv, int32_t head, i
     return base + (int64_t)off * kv->d_val;
 }
 
+/* The head's keys of a panel of SY_KV_PANEL positions from j on, in a block of whole panels, and their values; in a
+ * q8_0 cache the scales of both. */
+struct sy_kv_panel {
+    const unsigned char *key, *value, *key_scale, *value_scale;
+};
+static inline struct sy_kv_panel sy_kv_panel_at(const struct sy_attend *a, enum sy_kv_dtype dtype, int32_t j)
+{
+    const struct sy_kv_dim *kv = a->kv;
+    const int64_t es = sy_kv_elem_bytes(dtype), head = sy_kv_head(kv, a->kv_head);
+    const unsigned char *block = sy_kv_block(a, j);
+    int32_t off = j % kv->block_len, width;
+    if (dtype == SY_KV_Q8_0) {
+        int64_t k_scale, v_scale, k = sy_kv_q8_key(kv, a->kv_head, off, &width, &k_scale);
+        int64_t v = sy_kv_q8_value(kv, a->kv_head, off, &v_scale);
+        return (struct sy_kv_panel){block + k, block + v, block + k_scale, block + v_scale};
+    }
+    int64_t k = head + (int64_t)off * kv->d_key;
+    int64_t v = head + (int64_t)kv->block_len * kv->d_key + (int64_t)off * kv->d_val;
+    return (struct sy_kv_panel){.key = block + k * es, .value = block + v * es};
+}
+
 struct sy_span {
     int32_t lo, hi; /* keys lo <= j < hi; empty when hi <= lo */
 };

@@ -276,30 +276,9 @@ INLINE void scores(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_
     }
 }
 
-/* A panel of keys and its values; their scales, if they have some. */
-struct panel {
-    const unsigned char *key, *value, *key_scale, *value_scale;
-};
-
-INLINE struct panel panel_of(const struct sy_attend *a, enum sy_kv_dtype dtype, int32_t j)
-{
-    const struct sy_kv_dim *kv = a->kv;
-    const int64_t es = sy_kv_elem_bytes(dtype), head = sy_kv_head(kv, a->kv_head);
-    const unsigned char *block = sy_kv_block(a, j);
-    int32_t off = j % kv->block_len, width;
-    if (dtype == SY_KV_Q8_0) {
-        int64_t k_scale, v_scale, k = sy_kv_q8_key(kv, a->kv_head, off, &width, &k_scale);
-        int64_t v = sy_kv_q8_value(kv, a->kv_head, off, &v_scale);
-        return (struct panel){block + k, block + v, block + k_scale, block + v_scale};
-    }
-    int64_t k = head + (int64_t)off * kv->d_key,
-            v = head + (int64_t)kv->block_len * kv->d_key + (int64_t)off * kv->d_val;
-    return (struct panel){.key = block + k * es, .value = block + v * es};
-}
-
 /* The scales of the panel at position j of the tile in f32; those of the panel that comes a tile later are fetched.
  */
-INLINE void widen_scales(struct work *w, struct panel p, struct panel next, int32_t j)
+INLINE void widen_scales(struct work *w, struct sy_kv_panel p, struct sy_kv_panel next, int32_t j)
 {
     const struct sy_kv_dim *kv = w->s.a->kv;
     int32_t n_key = sy_kv_groups(kv->d_key), n_val = sy_kv_groups(kv->d_val);
@@ -319,7 +298,8 @@ INLINE void locate(struct work *w, enum sy_kv_dtype dtype, int32_t t, struct sy_
     const int64_t es = sy_kv_elem_bytes(dtype), k_row = a->kv->d_key * es, v_row = a->kv->d_val * es;
     for (int32_t j = keys.lo / SY_KV_PANEL * SY_KV_PANEL; j < keys.hi; j += SY_KV_PANEL) {
         bool last = j + SY_KEY_TILE >= a->pos0 + a->n_q;
-        struct panel p = panel_of(a, dtype, j), next = last ? p : panel_of(a, dtype, j + SY_KEY_TILE);
+        struct sy_kv_panel p = sy_kv_panel_at(a, dtype, j),
+                           next = last ? p : sy_kv_panel_at(a, dtype, j + SY_KEY_TILE);
         const unsigned char *k = p.key, *v = p.value, *k_next = last ? v : next.key;
         if (dtype == SY_KV_Q8_0) widen_scales(w, p, next, j - t);
         for (int32_t i = 0; i < SY_KV_PANEL; i++) {

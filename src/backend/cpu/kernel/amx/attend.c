@@ -17,6 +17,7 @@ enum {
     KEY_MAX = 576, /* d_key, d_val: what the buffers below hold */
     VALUE_MAX = 512,
 };
+_Static_assert((int)SY_TILE == (int)SY_KV_PANEL, "a panel of the cache is a row of tiles");
 typedef uint16_t tile[SY_TILE_K * SY_TILE]; /* [SY_TILE_K / 2][SY_TILE][2] */
 
 /* The next tile's panels, keys and values, which come into the second cache beside the work on this one: a few lines
@@ -100,16 +101,6 @@ SY_INLINE __m512i pairs(__m512i rows)
     return _mm512_permutexvar_epi16(order, rows);
 }
 
-/* The head's keys of a panel of SY_TILE positions from j on, which lies in one block; its values are further in it.
- */
-static const unsigned char *panel_of(const struct sy_attend *a, int32_t j, int64_t *values)
-{
-    const struct sy_kv_dim *kv = a->kv;
-    int64_t off = j % kv->block_len;
-    *values = ((kv->block_len - off) * kv->d_key + off * kv->d_val) * 2;
-    return sy_kv_block(a, j) + (sy_kv_head(kv, a->kv_head) + off * kv->d_key) * 2;
-}
-
 /* Panels are read side by side: while one of them waits the others do not. */
 struct panels {
     const unsigned char *key[PANELS], *value[PANELS]; /* NULL: no row sees one of its positions */
@@ -156,7 +147,7 @@ static bool pack_values(struct work *w, const struct panels *at, int32_t lo, int
 }
 
 /* Positions [lo, hi) of the panel at j as one block of SY_TILE of them would hold them. */
-static const unsigned char *gather(struct work *w, uint16_t *to, int32_t j, int32_t lo, int32_t hi)
+static struct sy_kv_panel gather(struct work *w, uint16_t *to, int32_t j, int32_t lo, int32_t hi)
 {
     const struct sy_attend *a = w->s.a;
     const struct sy_kv_dim *kv = a->kv;
@@ -169,7 +160,8 @@ static const unsigned char *gather(struct work *w, uint16_t *to, int32_t j, int3
         memcpy(to + SY_TILE * kv->d_key + (int64_t)(i - j) * kv->d_val,
                head + ((int64_t)kv->block_len * kv->d_key + (int64_t)off * kv->d_val) * 2, (size_t)kv->d_val * 2);
     }
-    return (const unsigned char *)to;
+    return (struct sy_kv_panel){.key = (const unsigned char *)to,
+                                .value = (const unsigned char *)(to + SY_TILE * kv->d_key)};
 }
 
 static struct panels locate(struct work *w, int32_t t, struct sy_span keys)
@@ -180,16 +172,16 @@ static struct panels locate(struct work *w, int32_t t, struct sy_span keys)
                               .value_end = (int64_t)SY_TILE * a->kv->d_val * 2};
     for (int32_t i = 0; i < PANELS; i++) {
         int32_t j = t + i * SY_TILE, next = j + SY_KEY_TILE;
-        int64_t values = (int64_t)SY_TILE * a->kv->d_key * 2;
         if (j + SY_TILE <= keys.lo || j >= keys.hi) continue;
         bool whole = a->kv->block_len % SY_TILE == 0;
-        at.key[i] = whole ? panel_of(a, j, &values) : gather(w, w->gathered[i], j, keys.lo, keys.hi);
-        at.value[i] = at.key[i] + values;
+        struct sy_kv_panel p =
+            whole ? sy_kv_panel_at(a, SY_KV_BF16, j) : gather(w, w->gathered[i], j, keys.lo, keys.hi);
+        at.key[i] = p.key;
+        at.value[i] = p.value;
         if (!whole || next >= a->pos0 + a->n_q) continue;
-        struct ahead *h = &w->ahead;
-        h->key[h->n] = panel_of(a, next, &values);
-        h->value[h->n] = h->key[h->n] + values;
-        h->n++;
+        p = sy_kv_panel_at(a, SY_KV_BF16, next);
+        w->ahead.key[w->ahead.n] = p.key;
+        w->ahead.value[w->ahead.n++] = p.value;
     }
     return at;
 }
