@@ -2,38 +2,11 @@
 #include <stdio.h>
 
 #include "app/aot/aot.h"
-#include "app/aot/child.h"
-#include "backend/pjrt/mosaic/measure.h"
+#include "app/aot/weigh.h"
 
-struct weighed {
-    const struct aot_job *j;
-    struct sy_attend_shape shape;
-    struct sy_experts_shape experts;
-    bool around; /* see measure.h */
-};
-
-static sy_status kernel_in_child(void *ctx, void *out, struct sy_err *err)
+static struct sy_weighing weighing_of(const struct aot_job *j)
 {
-    const struct weighed *w = ctx;
-    return sy_attend_cost(&w->j->a->app->env, w->j->plugin, w->j->target, &w->shape, out, err);
-}
-
-static sy_status plain_in_child(void *ctx, void *out, struct sy_err *err)
-{
-    const struct weighed *w = ctx;
-    return sy_attend_twin_cost(&w->j->a->app->env, w->j->plugin, w->j->target, &w->shape, w->around, out, err);
-}
-
-static sy_status experts_in_child(void *ctx, void *out, struct sy_err *err)
-{
-    const struct weighed *w = ctx;
-    return sy_experts_cost(&w->j->a->app->env, w->j->plugin, w->j->target, &w->experts, out, err);
-}
-
-static sy_status plain_experts_in_child(void *ctx, void *out, struct sy_err *err)
-{
-    const struct weighed *w = ctx;
-    return sy_experts_twin_cost(&w->j->a->app->env, w->j->plugin, w->j->target, &w->experts, w->around, out, err);
+    return (struct sy_weighing){.env = &j->a->app->env, .plugin = j->plugin, .target = j->target};
 }
 
 enum { AUTO, PLAIN, MOSAIC }; /* --kernels */
@@ -53,25 +26,22 @@ static const char *none_at_all(const struct aot_job *j)
                                          : NULL;
 }
 
-/* What a step's attention takes by kernels, cycles; with plain, also what stands around them, and in *plain what the
- * operations they stand for take, seconds. */
+/* Seconds that a step's attention takes by kernels; with plain, also what stands around them, and in *plain what the
+ * operations they stand for take. */
 static sy_status costs(const struct aot_job *j, const struct sy_attend_use *u, double *kernel, double *plain,
                        struct sy_err *err)
 {
     sy_status st = SY_OK;
     *kernel = 0;
     for (int32_t i = 0; i < u->n_kind && !st; i++) {
-        struct weighed w = {.j = j, .shape = u->shape[i]};
+        struct sy_weighing w = weighing_of(j);
         struct sy_attend_cost cost;
-        struct sy_twin_cost twin;
-        st = sy_child_run(kernel_in_child, &w, &cost, sizeof cost, err);
-        if (!st) *kernel += u->n[i] * cost.all;
-        if (st || !plain) continue;
-        st = sy_child_run(plain_in_child, &w, &twin, sizeof twin, err);
-        if (!st) *plain += u->n[i] * (twin.estimate > twin.memory ? twin.estimate : twin.memory);
-        w.around = true;
-        if (!st) st = sy_child_run(plain_in_child, &w, &twin, sizeof twin, err);
-        if (!st) *kernel += u->n[i] * twin.estimate * j->target->clock_hz;
+        struct sy_weighed v;
+        w.shape = u->shape[i];
+        st = sy_weigh_attend(&w, plain, &cost, &v, err);
+        if (st) continue;
+        *kernel += u->n[i] * (v.kernel + v.around);
+        if (plain) *plain += u->n[i] * v.plain;
     }
     return st;
 }
@@ -87,24 +57,21 @@ static sy_status weigh(struct aot_job *j, unsigned kind, struct aot_weighed *w, 
     with.kernels = kind;
     struct sy_attend_use u = sy_attend_use_of(g, &with);
     sy_graph_free(g);
-    double cycles = 0;
     w->n_plain = u.n_plain;
     w->why = u.why;
-    st = costs(j, &u, &cycles, &w->plain_s, err);
-    if (st) return st;
-    w->kernel_s = cycles / j->target->clock_hz;
-    w->n_kernel = u.n_kernel;
-    return SY_OK;
+    st = costs(j, &u, &w->kernel_s, &w->plain_s, err);
+    if (!st) w->n_kernel = u.n_kernel;
+    return st;
 }
 
 /* How many of a program's EXPERTS kernels take, which the lowering knows. */
 static sy_status weigh_experts(struct aot_job *j, struct aot_weighed *w, struct sy_err *err)
 {
-    struct weighed one = {.j = j};
+    struct sy_weighing one = weighing_of(j);
     struct sy_graph *g = NULL;
     struct sy_aot_program p;
     struct sy_experts_cost cost;
-    struct sy_twin_cost twin;
+    struct sy_weighed v;
     struct sy_aot_opt with = j->opt;
     sy_status st =
         aot_graph(j, (struct sy_shape){j->max.seq, j->max.seq, j->max.block, j->max.seq, j->max.apart}, &g, err);
@@ -121,15 +88,11 @@ static sy_status weigh_experts(struct aot_job *j, struct aot_weighed *w, struct 
     }
     sy_graph_free(g);
     if (st || w->n_kernel == 0) return st;
-    st = sy_child_run(experts_in_child, &one, &cost, sizeof cost, err);
-    if (!st) st = sy_child_run(plain_experts_in_child, &one, &twin, sizeof twin, err);
+    st = sy_weigh_experts(&one, true, &cost, &v, err);
     if (st) return st;
-    w->kernel_s = w->n_kernel * cost.all / j->target->clock_hz;
-    w->plain_s = w->n_kernel * (twin.estimate > twin.memory ? twin.estimate : twin.memory);
-    one.around = true;
-    st = sy_child_run(plain_experts_in_child, &one, &twin, sizeof twin, err);
-    if (!st) w->kernel_s += w->n_kernel * twin.estimate;
-    return st;
+    w->kernel_s = w->n_kernel * (v.kernel + v.around);
+    w->plain_s = w->n_kernel * v.plain;
+    return SY_OK;
 }
 
 /* Another libtpu may write no schedule that is known: then plain operations stay, and the reason is told. Kernels for
@@ -156,17 +119,18 @@ sy_status aot_kernels_add(const struct aot_job *j, const struct sy_graph *g, con
                           struct sy_aot_result *r, struct sy_err *err)
 {
     struct sy_shape s = sy_graph_shape(g);
-    struct weighed one = {.j = j};
+    struct sy_weighing one = weighing_of(j);
     struct sy_experts_cost cost;
+    struct sy_weighed v;
     sy_status st = SY_OK;
     if (j->opt.kernels & (s.tok == s.seq ? SY_KERNELS_DECODE : SY_KERNELS_PROMPT)) {
         struct sy_attend_use u = sy_attend_use_of(g, &j->opt);
-        double cycles;
-        st = costs(j, &u, &cycles, NULL, err);
-        if (!st) r->cycles += cycles;
+        double seconds;
+        st = costs(j, &u, &seconds, NULL, err);
+        if (!st) r->cycles += seconds * j->target->clock_hz;
     }
     if (!st && p->experts.n_kernel > 0 && sy_experts_shape_of(g, &one.experts) > 0) {
-        st = sy_child_run(experts_in_child, &one, &cost, sizeof cost, err);
+        st = sy_weigh_experts(&one, false, &cost, &v, err);
         if (!st) r->cycles += p->experts.n_kernel * cost.all;
     }
     return st ? sy_while(err, st, "kernels") : SY_OK;

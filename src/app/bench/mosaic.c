@@ -2,42 +2,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "app/aot/child.h"
+#include "app/aot/weigh.h"
 #include "app/bench/bench.h"
-#include "backend/pjrt/mosaic/measure.h"
-
-struct one {
-    const struct sy_env *env;
-    const char *plugin;
-    const struct sy_aot_target *target;
-    struct sy_attend_shape shape;
-    struct sy_experts_shape experts;
-    bool around; /* see measure.h */
-};
-
-static sy_status kernel_in_child(void *ctx, void *out, struct sy_err *err)
-{
-    const struct one *o = ctx;
-    return sy_attend_cost(o->env, o->plugin, o->target, &o->shape, out, err);
-}
-
-static sy_status twin_in_child(void *ctx, void *out, struct sy_err *err)
-{
-    const struct one *o = ctx;
-    return sy_attend_twin_cost(o->env, o->plugin, o->target, &o->shape, o->around, out, err);
-}
-
-static sy_status experts_in_child(void *ctx, void *out, struct sy_err *err)
-{
-    const struct one *o = ctx;
-    return sy_experts_cost(o->env, o->plugin, o->target, &o->experts, out, err);
-}
-
-static sy_status plain_experts_in_child(void *ctx, void *out, struct sy_err *err)
-{
-    const struct one *o = ctx;
-    return sy_experts_twin_cost(o->env, o->plugin, o->target, &o->experts, o->around, out, err);
-}
 
 /* Heads of a whole model with grouped queries, and what tensor parallelism leaves a device; keys fetched at once;
  * decode steps of several sequences, then a prompt. */
@@ -58,20 +24,34 @@ static const struct sy_attend_shape cases[] = {
 #undef PROMPT
 };
 
-static void print_case(const struct one *o, const struct sy_attend_cost *c, const struct sy_twin_cost *t, FILE *table,
-                       struct sy_jout *j)
+/* Both tables' rows begin with the target and end with the times. */
+static void begin_row(const struct sy_weighing *o, FILE *table, struct sy_jout *j)
 {
-    const struct sy_attend_shape *s = &o->shape;
-    double kernel = c->all / o->target->clock_hz, around = t[1].estimate;
-    double twin = t->estimate > t->memory ? t->estimate : t->memory;
-    fprintf(table, "%-6s %4dx%-4d %5d %3d %5d %5d %5d %9.0f %9.0f %6.2f %10.1f %8.1f %10.1f %10.1f  %s\n",
-            o->target->name, s->n_seq, s->n_new, s->n_keys, s->n_kv, s->n_group, s->block_len, s->fetch, c->fetch,
-            c->memory, c->fetch / c->memory, kernel * 1e6, around * 1e6, t->estimate * 1e6, t->memory * 1e6,
-            kernel + around < twin ? "kernel" : "plain");
-    fflush(table);
+    fprintf(table, "%-6s", o->target->name);
     sy_jout_line(j);
     sy_jout_open(j, NULL, '{');
     sy_jout_text(j, "target", o->target->name);
+}
+
+static void end_row(const struct sy_weighed *v, FILE *table, struct sy_jout *j)
+{
+    fprintf(table, " %10.1f %8.1f %10.1f %10.1f  %s\n", v->kernel * 1e6, v->around * 1e6, v->estimate * 1e6,
+            v->memory * 1e6, v->kernel + v->around < v->plain ? "kernel" : "plain");
+    fflush(table);
+    sy_jout_num(j, "kernel_estimated_s", v->kernel);
+    sy_jout_num(j, "around_estimated_s", v->around);
+    sy_jout_num(j, "plain_estimated_s", v->estimate);
+    sy_jout_num(j, "plain_memory_s", v->memory);
+    sy_jout_close(j, '}');
+}
+
+static void print_case(const struct sy_weighing *o, const struct sy_attend_cost *c, const struct sy_weighed *v,
+                       FILE *table, struct sy_jout *j)
+{
+    const struct sy_attend_shape *s = &o->shape;
+    begin_row(o, table, j);
+    fprintf(table, " %4dx%-4d %5d %3d %5d %5d %5d %9.0f %9.0f %6.2f", s->n_seq, s->n_new, s->n_keys, s->n_kv,
+            s->n_group, s->block_len, s->fetch, c->fetch, c->memory, c->fetch / c->memory);
     sy_jout_int(j, "sequences", s->n_seq);
     sy_jout_int(j, "tokens", s->n_new);
     sy_jout_int(j, "keys", s->n_keys);
@@ -82,26 +62,18 @@ static void print_case(const struct one *o, const struct sy_attend_cost *c, cons
     sy_jout_num(j, "fetch_cycles", c->fetch);
     sy_jout_num(j, "memory_cycles", c->memory);
     sy_jout_num(j, "tile_cycles", c->tile);
-    sy_jout_num(j, "kernel_estimated_s", kernel);
-    sy_jout_num(j, "around_estimated_s", around);
-    sy_jout_num(j, "plain_estimated_s", t->estimate);
-    sy_jout_num(j, "plain_memory_s", t->memory);
-    sy_jout_close(j, '}');
+    end_row(v, table, j);
 }
 
-static sy_status run_target(struct one *o, FILE *table, struct sy_jout *j, struct sy_err *err)
+static sy_status run_target(struct sy_weighing *o, FILE *table, struct sy_jout *j, struct sy_err *err)
 {
     sy_status st = SY_OK;
     for (size_t i = 0; i < SY_COUNT(cases) && !st; i++) {
         struct sy_attend_cost cost;
-        struct sy_twin_cost twin[2]; /* the op without kernels, what stands around one */
+        struct sy_weighed v;
         o->shape = cases[i];
-        st = sy_child_run(kernel_in_child, o, &cost, sizeof cost, err);
-        for (int k = 0; k < 2 && !st; k++) {
-            o->around = k > 0;
-            st = sy_child_run(twin_in_child, o, &twin[k], sizeof twin[k], err);
-        }
-        if (!st) print_case(o, &cost, twin, table, j);
+        st = sy_weigh_attend(o, true, &cost, &v, err);
+        if (!st) print_case(o, &cost, &v, table, j);
     }
     return st ? sy_while(err, st, "%s", o->target->name) : SY_OK;
 }
@@ -115,21 +87,14 @@ static const struct {
     {16, 8, 8, 768, 2048, 512}, {64, 8, 10, 1024, 4096, 32}, {64, 8, 10, 1024, 4096, 512},
 };
 
-static void print_experts(const struct one *o, const struct sy_experts_cost *c, const struct sy_twin_cost *t,
+static void print_experts(const struct sy_weighing *o, const struct sy_experts_cost *c, const struct sy_weighed *v,
                           FILE *table, struct sy_jout *j)
 {
     const struct sy_experts_shape *s = &o->experts;
-    double kernel = c->all / o->target->clock_hz, around = t[1].estimate;
-    double twin = t->estimate > t->memory ? t->estimate : t->memory;
     int32_t all = s->dim.n_expert * (s->dim.share.n > 0 ? s->dim.share.n : 1);
-    fprintf(table, "%-6s %5d %3d of %-4d %5d %5d %5d %9.0f %9.0f %6.2f %9.0f %10.1f %8.1f %10.1f %10.1f  %s\n",
-            o->target->name, s->rows, s->dim.n_expert, all, s->d_model, s->dim.d_ff, c->tile, c->step, c->memory,
-            c->step / c->memory, c->item, kernel * 1e6, around * 1e6, t->estimate * 1e6, t->memory * 1e6,
-            kernel + around < twin ? "kernel" : "plain");
-    fflush(table);
-    sy_jout_line(j);
-    sy_jout_open(j, NULL, '{');
-    sy_jout_text(j, "target", o->target->name);
+    begin_row(o, table, j);
+    fprintf(table, " %5d %3d of %-4d %5d %5d %5d %9.0f %9.0f %6.2f %9.0f", s->rows, s->dim.n_expert, all, s->d_model,
+            s->dim.d_ff, c->tile, c->step, c->memory, c->step / c->memory, c->item);
     sy_jout_int(j, "rows", s->rows);
     sy_jout_int(j, "experts", s->dim.n_expert);
     sy_jout_int(j, "experts_in_all", all);
@@ -140,31 +105,23 @@ static void print_experts(const struct one *o, const struct sy_experts_cost *c, 
     sy_jout_num(j, "step_cycles", c->step);
     sy_jout_num(j, "memory_cycles", c->memory);
     sy_jout_num(j, "item_cycles", c->item);
-    sy_jout_num(j, "kernel_estimated_s", kernel);
-    sy_jout_num(j, "around_estimated_s", around);
-    sy_jout_num(j, "plain_estimated_s", t->estimate);
-    sy_jout_num(j, "plain_memory_s", t->memory);
-    sy_jout_close(j, '}');
+    end_row(v, table, j);
 }
 
-static sy_status run_experts(struct one *o, FILE *table, struct sy_jout *j, struct sy_err *err)
+static sy_status run_experts(struct sy_weighing *o, FILE *table, struct sy_jout *j, struct sy_err *err)
 {
     sy_status st = SY_OK;
     for (size_t i = 0; i < SY_COUNT(experts_cases) && !st; i++) {
         struct sy_experts_cost cost;
-        struct sy_twin_cost twin[2]; /* the op without kernels, what stands around one */
+        struct sy_weighed v;
         o->experts = (struct sy_experts_shape){.d_model = experts_cases[i].width, .rows = experts_cases[i].rows};
         o->experts.dim.n_expert = experts_cases[i].own;
         o->experts.dim.n_used = experts_cases[i].used;
         o->experts.dim.d_ff = experts_cases[i].inner;
         o->experts.dim.gated = true;
         o->experts.dim.share.n = experts_cases[i].shares;
-        st = sy_child_run(experts_in_child, o, &cost, sizeof cost, err);
-        for (int k = 0; k < 2 && !st; k++) {
-            o->around = k > 0;
-            st = sy_child_run(plain_experts_in_child, o, &twin[k], sizeof twin[k], err);
-        }
-        if (!st) print_experts(o, &cost, twin, table, j);
+        st = sy_weigh_experts(o, true, &cost, &v, err);
+        if (!st) print_experts(o, &cost, &v, table, j);
     }
     return st ? sy_while(err, st, "%s", o->target->name) : SY_OK;
 }
@@ -185,7 +142,7 @@ sy_status sy_bench_mosaic(struct sy_args *a, struct sy_err *err)
 {
     static const char *const all[] = {"v5e-1", "v6e-1", "v7-2"};
     const char *given = sy_arg_text(a, "plugin"), *only = sy_arg_text(a, "target");
-    struct one o = {.env = &a->app->env, .plugin = given ? given : getenv("TPU_LIBRARY_PATH")};
+    struct sy_weighing o = {.env = &a->app->env, .plugin = given ? given : getenv("TPU_LIBRARY_PATH")};
     if (!o.plugin || !*o.plugin)
         return sy_fail(err, SY_EARG,
                        "bench mosaic: expected --plugin /path/of/libtpu.so or TPU_LIBRARY_PATH, found none");
