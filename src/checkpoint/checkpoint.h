@@ -51,6 +51,8 @@ static inline int64_t sy_tensor_row(const struct sy_tensor *t, int64_t r)
  * counts rows of all outer dimensions together; a vector is one row, whose head_rows the caller minds. */
 void sy_tensor_floats(const struct sy_tensor *, int64_t r, float *dst);
 void sy_tensor_codes(const struct sy_tensor *, int64_t r, uint8_t *code, float *scale, float *min);
+/* Row r where it lies, in the blocks of its format; NULL: it is no run of bytes. */
+const unsigned char *sy_tensor_stored(const struct sy_tensor *, int64_t r);
 /* Of a format whose elements are floats of 8 bits. */
 void sy_tensor_f8(const struct sy_tensor *, int64_t r, uint8_t *code, float *scale);
 

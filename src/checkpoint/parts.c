@@ -182,6 +182,12 @@ void sy_tensor_floats(const struct sy_tensor *t, int64_t r, float *dst)
     else t->format->dequant(row_at(t, row, cols), dst, cols);
 }
 
+const unsigned char *sy_tensor_stored(const struct sy_tensor *t, int64_t r)
+{
+    int64_t cols = t->n_dim ? t->dim[t->n_dim - 1] : 1, row = t->n_dim > 1 ? sy_tensor_row(t, r) : r;
+    return t->parts || t->col_bytes ? NULL : row_at(t, row, cols);
+}
+
 void sy_tensor_codes(const struct sy_tensor *t, int64_t r, uint8_t *code, float *scale, float *min)
 {
     int64_t cols = t->n_dim ? t->dim[t->n_dim - 1] : 1, row = t->n_dim > 1 ? sy_tensor_row(t, r) : r;

@@ -10,7 +10,12 @@ static void unpack(const void *src, uint8_t *code, float *scale, float *min, int
     const uint8_t *b = src;
     for (int64_t k = 0; k < n / 32; k++, b += 34, code += 32) {
         scale[k] = sy_f16_at(b);
-        for (int i = 0; i < 32; i++) code[i] = b[2 + i] ^ 0x80; /* two's complement -> offset 128 */
+        for (int i = 0; i < 32; i += 8) { /* two's complement -> offset 128 */
+            uint64_t v;
+            memcpy(&v, b + 2 + i, sizeof v);
+            v ^= 0x8080808080808080u;
+            memcpy(code + i, &v, sizeof v);
+        }
     }
 }
 

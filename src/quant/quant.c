@@ -43,6 +43,16 @@ float sy_bf16_to_f32(uint16_t b) { return sy_bf16_widen(b); }
 
 uint16_t sy_f32_to_bf16(float f) { return sy_bf16_narrow(f); }
 
+void sy_f16_row(const float *from, uint16_t *to, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) to[i] = sy_f16_narrow(from[i]);
+}
+
+void sy_bf16_row(const float *from, uint16_t *to, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) to[i] = sy_bf16_narrow(from[i]);
+}
+
 /* 256 elements at a time: one block of the largest format, and whole blocks of every other. */
 enum { CHUNK = 256, GROUP_MIN = 16 };
 

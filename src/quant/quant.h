@@ -66,3 +66,5 @@ float sy_f16_to_f32(uint16_t);
 uint16_t sy_f32_to_f16(float);
 float sy_bf16_to_f32(uint16_t);
 uint16_t sy_f32_to_bf16(float);
+void sy_f16_row(const float *from, uint16_t *to, int64_t n);
+void sy_bf16_row(const float *from, uint16_t *to, int64_t n);

@@ -387,9 +387,11 @@ static void test_rows(void **state)
     struct sy_panels p;
     sy_panels_plan(&p, SY_LAYOUT_F32, q, 20, K);
     p.data = get(p.n_bytes);
-    float scratch[K];
+    float *scratch = malloc(sy_panels_scratch(K) * sizeof *scratch);
+    assert_non_null(scratch);
     sy_panels_pack(&p, &t, 24, 1, 2, scratch);
     sy_panels_pack(&p, &t, 24, 0, 1, scratch);
+    free(scratch);
     for (int64_t c = 0; c < 20; c++)
         for (int64_t i = 0; i < K; i++) {
             double mass;
