@@ -60,7 +60,7 @@ struct sy_copy {
     struct sy_spot from, to;
 };
 struct sy_want { /* of a step's result, beside the tokens */
-    bool logits, hidden;
+    bool logits, hidden, all;
 };
 
 struct sy_backend_ops {

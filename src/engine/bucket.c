@@ -13,12 +13,13 @@ static void free_bucket(struct sy_engine *e, struct bucket *b)
     *b = (struct bucket){0};
 }
 
-static sy_status compile_bucket(struct sy_engine *e, struct sy_shape shape, struct bucket *b, struct sy_err *err)
+static sy_status compile_bucket(struct sy_engine *e, const struct ladder *l, struct sy_shape shape, struct bucket *b,
+                                struct sy_err *err)
 {
     struct sy_graph *g = NULL;
     int32_t n_group = sy_shard_groups(&e->opt.backend_opt.shard);
-    sy_status st = engine_graph(e, shape, &g, err);
-    if (!st) st = e->ops->compile(e->backend, g, e->weights, e->dim, &b->program, err);
+    sy_status st = l->draft ? draft_graph(e, shape, &g, err) : engine_graph(e, shape, &g, err);
+    if (!st) st = e->ops->compile(e->backend, g, l->weights, l->dim, &b->program, err);
     sy_graph_free(g);
     b->batch = sy_new_array(e->env, (size_t)n_group, sizeof *b->batch);
     if (!st && !b->batch) st = sy_fail(err, SY_ENOMEM, "no memory for the table of programs");
@@ -26,27 +27,25 @@ static sy_status compile_bucket(struct sy_engine *e, struct sy_shape shape, stru
     return st;
 }
 
-sy_status buckets_compile(struct sy_engine *e, struct sy_shape max, struct sy_cache_dim dim, struct sy_err *err)
+sy_status buckets_compile(struct sy_engine *e, struct sy_shape max, struct ladder *l, struct sy_err *err)
 {
-    struct sy_buckets *plan = &e->buckets;
-    e->dim = dim;
-    e->bucket = sy_new_array(e->env, SY_BUCKET_MAX, sizeof *e->bucket);
-    if (!e->bucket) return sy_fail(err, SY_ENOMEM, "no memory for the table of programs");
+    l->bucket = sy_new_array(e->env, SY_BUCKET_MAX, sizeof *l->bucket);
+    if (!l->bucket) return sy_fail(err, SY_ENOMEM, "no memory for the table of programs");
     if (e->opt.shapes == SY_SHAPES_EXACT) return SY_OK;
-    sy_buckets_plan(max, dim.block_len, plan);
+    sy_buckets_plan(max, l->dim.block_len, &l->plan);
     if (e->opt.shapes == SY_SHAPES_ONE) {
-        plan->shape[0] = plan->shape[plan->n - 1];
-        plan->n = 1;
+        l->plan.shape[0] = l->plan.shape[l->plan.n - 1];
+        l->plan.n = 1;
     }
     sy_status st = SY_OK;
-    for (int32_t i = 0; i < plan->n && !st; i++) st = compile_bucket(e, plan->shape[i], &e->bucket[i], err);
+    for (int32_t i = 0; i < l->plan.n && !st; i++) st = compile_bucket(e, l, l->plan.shape[i], &l->bucket[i], err);
     return st;
 }
 
-void buckets_free(struct sy_engine *e)
+void buckets_free(struct sy_engine *e, struct ladder *l)
 {
-    for (int32_t i = 0; e->bucket && i < SY_BUCKET_MAX; i++) free_bucket(e, &e->bucket[i]);
-    sy_delete(e->env, e->bucket);
+    for (int32_t i = 0; l->bucket && i < SY_BUCKET_MAX; i++) free_bucket(e, &l->bucket[i]);
+    sy_delete(e->env, l->bucket);
 }
 
 /* An entry goes on from the state that the one before it leaves: in decode buckets each is on its own. */
@@ -60,30 +59,32 @@ static bool has_chain(const struct sy_batch *b)
 }
 
 /* What a group's entries of the step need. */
-static struct sy_shape group_need(const struct sy_engine *e, int32_t group)
+static struct sy_shape group_need(const struct sy_engine *e, const struct ladder_step *step, int32_t group)
 {
-    const struct sy_batch *b = &e->batch;
-    struct sy_shape need = {.block = 1, .apart = e->batch.shape.apart};
-    int32_t len = e->plan.block_len;
+    const struct sy_batch *b = step->batch;
+    struct sy_shape need = {.block = 1, .apart = b->shape.apart};
+    int32_t len = e->plan.block_len, out = 0;
     for (int32_t s = 0; s < b->n_seq; s++) {
-        if (e->entry[s].seq->home != group) continue;
+        int32_t end = b->field[SY_START][s + 1], n_out = out;
+        while (out < b->n_out && b->field[SY_OUT][out] < end) out++;
+        if (step->home[s] != group) continue;
         int32_t n = blocks_of(b->field[SY_CTX][s], len);
         if (n > need.block) need.block = n;
         need.seq++;
-        need.tok += b->field[SY_START][s + 1] - b->field[SY_START][s];
+        need.tok += end - b->field[SY_START][s];
+        need.out += out - n_out;
     }
-    for (int32_t i = 0; i < b->n_out; i++) need.out += e->out[i].seq->home == group;
     if (need.tok == need.seq && has_chain(b)) need.tok++;
     return need;
 }
 
 /* What the step needs of a bucket for all groups: where one has prompts it is one with prompts for all. */
-static struct sy_shape step_need(const struct sy_engine *e)
+static struct sy_shape step_need(const struct sy_engine *e, const struct ladder_step *step)
 {
-    struct sy_shape all = {.apart = e->batch.shape.apart};
+    struct sy_shape all = {.apart = step->batch->shape.apart};
     bool decode = true;
     for (int32_t g = 0; g < e->n_group; g++) {
-        struct sy_shape n = group_need(e, g);
+        struct sy_shape n = group_need(e, step, g);
         decode = decode && n.tok == n.seq;
         if (n.tok > all.tok) all.tok = n.tok;
         if (n.seq > all.seq) all.seq = n.seq;
@@ -95,26 +96,26 @@ static struct sy_shape step_need(const struct sy_engine *e)
 }
 
 /* The bucket of exactly that shape, made if there is none yet. */
-static sy_status exact_bucket(struct sy_engine *e, struct sy_shape need, int32_t *out, struct sy_err *err)
+static sy_status exact_bucket(struct sy_engine *e, struct ladder *l, struct sy_shape need, int32_t *out,
+                              struct sy_err *err)
 {
-    struct sy_buckets *have = &e->buckets;
+    struct sy_buckets *have = &l->plan;
     if (need.out < 1) need.out = 1;
     for (*out = 0; *out < have->n; ++*out)
         if (!memcmp(&have->shape[*out], &need, sizeof need)) return SY_OK;
     if (have->n < SY_BUCKET_MAX) have->n++;
-    else *out = e->next_bucket++ % SY_BUCKET_MAX;
-    free_bucket(e, &e->bucket[*out]);
+    else *out = l->next++ % SY_BUCKET_MAX;
+    free_bucket(e, &l->bucket[*out]);
     have->shape[*out] = need;
-    return compile_bucket(e, need, &e->bucket[*out], err);
+    return compile_bucket(e, l, need, &l->bucket[*out], err);
 }
 
 /* An entry of the step, as the next one of a group's batch. */
-static void add_entry(const struct sy_engine *e, int32_t s, struct sy_batch *to)
+static void add_entry(const struct sy_engine *e, const struct sy_batch *from, int32_t s, struct sy_batch *to)
 {
     static const enum sy_field by_token[] = {SY_TOK, SY_POS, SY_ROW, SY_SPAN, SY_ROW_APART},
                                by_seq[] = {SY_CTX, SY_SLOT_RD, SY_SLOT_WR},
                                table[] = {SY_BLOCK_TABLE, SY_TABLE_APART};
-    const struct sy_batch *from = &e->batch;
     int32_t at = from->field[SY_START][s], n_tok = from->field[SY_START][s + 1] - at, len = e->plan.block_len;
     for (size_t f = 0; f < SY_COUNT(by_token) - !from->shape.apart; f++)
         memcpy(to->field[by_token[f]] + to->n_tok, from->field[by_token[f]] + at, (size_t)n_tok * sizeof(int32_t));
@@ -128,45 +129,47 @@ static void add_entry(const struct sy_engine *e, int32_t s, struct sy_batch *to)
 }
 
 /* Padding: token 0 at position 0, written to block 0, which nobody reads. */
-static void fill_batch(struct sy_engine *e, int32_t group, struct sy_batch *to)
+static void fill_batch(struct sy_engine *e, const struct ladder_step *step, int32_t group, struct sy_batch *to)
 {
-    const struct sy_batch *from = &e->batch;
+    const struct sy_batch *from = step->batch;
     memset(to->mem, 0, to->n_mem * sizeof *to->mem);
     to->n_tok = to->n_seq = to->n_out = 0;
     int32_t s = 0, out = 0, shift;
     for (; s < from->n_seq; s++) {
-        if (e->entry[s].seq->home != group) continue;
+        if (step->home[s] != group) continue;
         shift = to->n_tok - from->field[SY_START][s];
-        add_entry(e, s, to);
+        step->first[s] = group * to->shape.tok + to->n_tok;
+        add_entry(e, from, s, to);
         while (out < from->n_out && from->field[SY_OUT][out] < from->field[SY_START][s]) out++;
         for (; out < from->n_out && from->field[SY_OUT][out] < from->field[SY_START][s + 1]; out++) {
-            e->out[out].row = group * to->shape.out + to->n_out;
+            step->row[out] = group * to->shape.out + to->n_out;
             to->field[SY_OUT][to->n_out++] = from->field[SY_OUT][out] + shift;
         }
     }
     for (int64_t i = to->n_seq; i <= to->shape.seq; i++) to->field[SY_START][i] = to->n_tok;
 }
 
-sy_status buckets_fit(struct sy_engine *e, struct bucket **out, struct sy_err *err)
+sy_status buckets_fit(struct sy_engine *e, struct ladder *l, const struct ladder_step *step, struct bucket **out,
+                      struct sy_err *err)
 {
-    struct sy_shape need = step_need(e);
+    struct sy_shape need = step_need(e, step);
     int32_t i = -1;
     if (e->opt.shapes == SY_SHAPES_EXACT) {
-        sy_status st = exact_bucket(e, need, &i, err);
+        sy_status st = exact_bucket(e, l, need, &i, err);
         if (st) return st;
     } else {
-        i = sy_buckets_pick(&e->buckets, need);
+        i = sy_buckets_pick(&l->plan, need);
     }
     sy_assert(i >= 0); /* the last one holds whatever the scheduler may fill */
-    struct bucket *b = *out = &e->bucket[i];
+    struct bucket *b = *out = &l->bucket[i];
     for (int32_t g = 0; g < e->n_group; g++) {
         struct sy_batch *to = &b->batch[g];
-        fill_batch(e, g, to);
+        fill_batch(e, step, g, to);
         if (!e->plan.device.ragged) continue;
         to->n_tok = to->shape.tok; /* or it would leave padding out */
         to->n_out = to->shape.out;
     }
     b->n_step++;
-    b->n_tok += (uint64_t)e->batch.n_tok;
+    b->n_tok += (uint64_t)step->batch->n_tok;
     return SY_OK;
 }

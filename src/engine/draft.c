@@ -52,14 +52,18 @@ static sy_status same_tokens(struct sy_engine *e, struct draft *d, struct sy_err
     return st;
 }
 
+sy_status draft_graph(struct sy_engine *e, struct sy_shape shape, struct sy_graph **out, struct sy_err *err)
+{
+    const struct draft *d = e->draft;
+    return engine_graph_part(e, d->mtp ? &e->model : &d->model, d->mtp ? SY_MODEL_HEAD : SY_MODEL_ALONE, shape, out,
+                             err);
+}
+
 sy_status draft_open(struct sy_engine *e, struct sy_shape shape, struct sy_err *err)
 {
-    struct sy_device dev;
-    e->ops->device(e->backend, &dev, false);
-    if (!dev.ragged)
-        return sy_fail(err, SY_ENOSUP,
-                       "--draft-model: only the cpu backend runs one; --draft-max without it guesses "
-                       "from the text on every backend");
+    const struct sy_shard *shard = &e->opt.backend_opt.shard;
+    if (shard->n_stage > 1 || shard->n_ffn > 0)
+        return sy_fail(err, SY_ENOSUP, "--draft-model: not with --pp or --afd; leave one of them out");
     struct draft *d = e->draft = sy_new(e->env, sizeof *d);
     if (!d) return sy_fail(err, SY_ENOMEM, "no memory for a draft model");
     d->mtp = is_mtp(&e->opt);
@@ -72,15 +76,14 @@ sy_status draft_open(struct sy_engine *e, struct sy_shape shape, struct sy_err *
                            "the path of a smaller model",
                            e->opt.model);
         d->n_ctx = e->plan.ctx_len;
-        st = sy_model_build_part(e->env, &e->model, SY_MODEL_HEAD, own, &d->graph, err);
     } else {
         st = sy_checkpoint_open(e->env, e->opt.draft_model, &d->ckpt, err);
         if (!st)
             st = sy_model_open(e->env, sy_checkpoint_config(d->ckpt), sy_checkpoint_path(d->ckpt), &d->model, err);
         if (!st) st = same_tokens(e, d, err);
         d->n_ctx = d->model.info.n_ctx;
-        if (!st) st = sy_model_build(e->env, &d->model, own, &d->graph, err);
     }
+    if (!st) st = draft_graph(e, own, &d->graph, err);
     if (st) return st;
     d->recurrent = e->ops->slot_bytes && e->ops->slot_bytes(e->backend, d->graph) > 0;
     int64_t apart; /* they are not, in a draft: see own.apart */
@@ -92,7 +95,7 @@ sy_status draft_open(struct sy_engine *e, struct sy_shape shape, struct sy_err *
 static sy_status load_both(struct sy_engine *e, struct sy_err *err)
 {
     struct sy_graph *both;
-    sy_status st = sy_model_build_part(e->env, &e->model, SY_MODEL_BOTH, sy_graph_shape(e->graph), &both, err);
+    sy_status st = engine_graph_part(e, &e->model, SY_MODEL_BOTH, sy_graph_shape(e->graph), &both, err);
     if (st) return st;
     st = e->ops->load(e->backend, both, e->ckpt, &e->weights, err);
     sy_graph_free(both);
@@ -106,16 +109,27 @@ sy_status draft_load(struct sy_engine *e, struct sy_err *err)
     struct sy_cache_dim dim = {e->plan.block_len, e->plan.n_block, n_slot, 0};
     struct sy_shape shape = sy_graph_shape(d->graph);
     sy_status st = d->mtp ? load_both(e, err) : e->ops->load(e->backend, d->graph, d->ckpt, &d->weights, err);
-    if (!st) st = e->ops->compile(e->backend, d->graph, d->mtp ? e->weights : d->weights, dim, &d->program, err);
+    bool buckets = e->opt.fixed_shapes || !e->plan.device.ragged;
+    d->ladder = (struct ladder){.weights = d->mtp ? e->weights : d->weights, .dim = dim, .draft = true};
+    if (!st && buckets) st = buckets_compile(e, shape, &d->ladder, err);
+    if (!st && !buckets) st = e->ops->compile(e->backend, d->graph, d->ladder.weights, dim, &d->program, err);
     if (!st) st = e->ops->allocate_kv_cache(e->backend, d->graph, dim, &d->kv, err);
     if (!st) st = sy_batch_new(e->env, shape, &d->batch, err);
     if (st) return st;
     d->d_model = d->mtp ? e->model.info.d_model : 0;
-    d->given = sy_new_array(e->env, (size_t)shape.tok, (size_t)d->d_model * sizeof *d->given);
-    d->fill = sy_new_array(e->env, (size_t)e->plan.n_block, sizeof *d->fill);
+    size_t n_group = (size_t)sy_shard_groups(&e->opt.backend_opt.shard), n_given = (size_t)shape.tok;
+    if (d->mtp) d->given = sy_new_array(e->env, n_given, (size_t)d->d_model * sizeof *d->given);
+    if (d->mtp && buckets)
+        d->given_own = sy_new_array(e->env, n_group * n_given, (size_t)d->d_model * sizeof *d->given_own);
+    d->fill = sy_new_array(e->env, n_group * (size_t)e->plan.n_block, sizeof *d->fill);
     d->who = sy_new_array(e->env, (size_t)shape.out, sizeof *d->who);
+    d->home = sy_new_array(e->env, (size_t)shape.seq, sizeof *d->home);
+    int32_t *first = sy_new_array(e->env, (size_t)shape.seq, sizeof *first),
+            *row = sy_new_array(e->env, (size_t)shape.out, sizeof *row);
+    d->step = (struct ladder_step){&d->batch, d->home, first, row};
     d->slot_free = sy_new_array(e->env, (size_t)e->plan.seq_max, sizeof *d->slot_free);
-    if ((d->mtp && !d->given) || !d->fill || !d->who || !d->slot_free)
+    bool ok = d->fill && d->who && d->home && first && row && d->slot_free;
+    if ((d->mtp && !d->given) || (d->mtp && buckets && !d->given_own) || !ok)
         return sy_fail(err, SY_ENOMEM, "no memory for a draft model's step");
     for (int32_t i = 0; d->recurrent && i < e->plan.seq_max; i++) d->slot_free[d->n_slot_free++] = 1 + 2 * i;
     return SY_OK;
@@ -128,8 +142,13 @@ void draft_free(struct sy_engine *e)
     sy_batch_release(e->env, &d->batch);
     e->ops->free_kv_cache(d->kv);
     e->ops->program_free(d->program);
+    buckets_free(e, &d->ladder);
     e->ops->weights_free(d->weights);
     sy_delete(e->env, d->given);
+    sy_delete(e->env, d->given_own);
+    sy_delete(e->env, d->home);
+    sy_delete(e->env, d->step.first);
+    sy_delete(e->env, d->step.row);
     sy_delete(e->env, d->fill);
     sy_delete(e->env, d->who);
     sy_delete(e->env, d->slot_free);
@@ -149,13 +168,21 @@ void draft_forget(struct sy_engine *e, struct seq *s)
     s->n_guess = 0;
 }
 
+/* Of a block of s. */
+static uint64_t *fill_of(const struct sy_engine *e, const struct seq *s, int32_t block)
+{
+    return &e->draft->fill[s->home * e->plan.n_block + block];
+}
+
 void draft_adopt(struct sy_engine *e, struct seq *s)
 {
     const struct draft *d = e->draft;
     if (!d || d->recurrent) return;
     int32_t n = 0;
-    while (n < s->n_block && d->fill[s->block[n]] && d->fill[s->block[n]] == cache_of(e, s)->block[s->block[n]].key)
-        n++;
+    for (; n < s->n_block; n++) {
+        uint64_t key = *fill_of(e, s, s->block[n]);
+        if (!key || key != cache_of(e, s)->block[s->block[n]].key) break;
+    }
     s->draft.n_noted = n;
     s->draft.n_done = n * e->plan.block_len;
 }
@@ -175,7 +202,7 @@ static void note_fill(struct sy_engine *e, struct seq *s)
     if (e->draft->recurrent || s->draft.base > 0) return;
     for (; s->draft.n_noted < s->n_learned && (s->draft.n_noted + 1) * len <= s->draft.n_done; s->draft.n_noted++) {
         int32_t b = s->block[s->draft.n_noted];
-        e->draft->fill[b] = cache_of(e, s)->block[b].key;
+        *fill_of(e, s, b) = cache_of(e, s)->block[b].key;
     }
 }
 
@@ -195,6 +222,7 @@ static void put(struct sy_engine *e, struct seq *s, int32_t pos, int32_t n, int3
     b->field[SY_SLOT_RD][b->n_seq] = rd;
     b->field[SY_SLOT_WR][b->n_seq] = wr;
     b->field[SY_START][b->n_seq] = b->n_tok;
+    d->home[b->n_seq] = s->home;
     for (int32_t i = pos; i < pos + n; i++) {
         int32_t at = b->n_tok++;
         b->field[SY_TOK][at] = s->tok[i + d->mtp];
@@ -206,7 +234,25 @@ static void put(struct sy_engine *e, struct seq *s, int32_t pos, int32_t n, int3
     b->field[SY_START][++b->n_seq] = b->n_tok;
     if (!want) return;
     d->who[b->n_out] = s;
+    d->step.row[b->n_out] = b->n_out;
     b->field[SY_OUT][b->n_out++] = b->n_tok - 1;
+}
+
+/* The given rows as the entries of each group lie in a bucket. */
+static void give_rows(struct sy_engine *e, struct bucket *b)
+{
+    struct draft *d = e->draft;
+    size_t each = (size_t)d->d_model * sizeof *d->given;
+    int64_t n = b->batch[0].shape.tok;
+    for (int32_t g = 0; g < e->n_group && d->mtp; g++) {
+        b->batch[g].given = d->given_own + g * n * d->d_model;
+        b->batch[g].ld_given = d->d_model;
+    }
+    for (int32_t s = 0; s < d->batch.n_seq && d->mtp; s++) {
+        int32_t at = d->batch.field[SY_START][s], end = d->batch.field[SY_START][s + 1];
+        memcpy(d->given_own + (int64_t)d->step.first[s] * d->d_model, d->given + (int64_t)at * d->d_model,
+               (size_t)(end - at) * each);
+    }
 }
 
 static sy_status run(struct sy_engine *e, struct sy_result *r, struct sy_err *err)
@@ -216,7 +262,11 @@ static sy_status run(struct sy_engine *e, struct sy_result *r, struct sy_err *er
     for (int32_t i = 0; i < d->batch.n_out; i++) logits |= !d->who[i]->of->plain;
     d->batch.given = d->given;
     d->batch.ld_given = d->d_model;
-    sy_status st = e->ops->forward(e->backend, d->program, d->kv, &d->batch);
+    struct bucket *b = NULL;
+    sy_status st = d->ladder.bucket ? buckets_fit(e, &d->ladder, &d->step, &b, err) : SY_OK;
+    if (st) return st;
+    if (b) give_rows(e, b);
+    st = e->ops->forward(e->backend, b ? b->program : d->program, d->kv, b ? b->batch : &d->batch);
     if (st) return sy_fail(err, st, "the backend refused a step of the draft model");
     return e->ops->wait(e->backend, (struct sy_want){.logits = logits, .hidden = d->mtp}, r, err);
 }
@@ -253,6 +303,7 @@ static int32_t feed(struct sy_engine *e, struct seq *s, const struct sy_result *
     struct sy_batch *b = &d->batch;
     bool decode = s->last_ns > 0 && s->n_tok - s->n_done <= 1 + e->opt.draft_max;
     int32_t k = 0, end = decode ? s->n_tok : s->n_done, fed = s->draft.fed_pos + s->draft.fed_n;
+    if (d->mtp && s->draft.fed_n == 0) return 0;
     if (d->mtp) end = fed < s->n_tok - 1 ? fed : s->n_tok - 1;
     if (end > d->n_ctx || s->of->siblings) return 0;
     bool trial = !spec_pays(e, s, 0), curious = s->of->id % 16 == 0;
@@ -301,12 +352,12 @@ static void take_guesses(struct sy_engine *e, const struct sy_result *r)
     clear(d);
     for (int32_t i = 0; i < n; i++) {
         struct seq *s = d->who[i];
-        int32_t id = guess_of(e, s, r, i), pos = s->n_tok + s->n_guess - d->mtp;
+        int32_t row = d->step.row[i], id = guess_of(e, s, r, row), pos = s->n_tok + s->n_guess - d->mtp;
         if (id >= e->plan.info.n_vocab) continue; /* one of those that pad its vocabulary */
         s->tok[s->n_tok + s->n_guess++] = id;
         if (s->n_guess >= s->draft.want) continue;
         if (d->mtp)
-            memcpy(d->given + (int64_t)d->batch.n_tok * d->d_model, r->hidden + i * r->ld_hidden,
+            memcpy(d->given + (int64_t)d->batch.n_tok * d->d_model, r->hidden + row * r->ld_hidden,
                    (size_t)d->d_model * sizeof *d->given);
         int32_t slot = s->draft.slot, next = slot ? slot + 1 : 0;
         put(e, s, pos, 1, s->n_guess > 1 ? next : slot, next, true);

@@ -85,10 +85,11 @@ static sy_status open_text(struct sy_engine *e, struct sy_err *err)
 
 static int32_t or_default(int32_t v, int32_t otherwise) { return v > 0 ? v : otherwise; }
 
-sy_status engine_graph(struct sy_engine *e, struct sy_shape shape, struct sy_graph **out, struct sy_err *err)
+sy_status engine_graph_part(struct sy_engine *e, const struct sy_model *m, enum sy_model_part part,
+                            struct sy_shape shape, struct sy_graph **out, struct sy_err *err)
 {
     struct sy_graph *whole;
-    sy_status st = sy_model_build_part(e->env, &e->model, draft_part(e), shape, &whole, err);
+    sy_status st = sy_model_build_part(e->env, m, part, shape, &whole, err);
     if (st || sy_shard_ranks(&e->opt.backend_opt.shard) == 1) {
         if (!st) *out = whole;
         return st;
@@ -96,6 +97,11 @@ sy_status engine_graph(struct sy_engine *e, struct sy_shape shape, struct sy_gra
     st = sy_graph_shard(e->env, whole, &e->opt.backend_opt.shard, out, err);
     sy_graph_free(whole);
     return st;
+}
+
+sy_status engine_graph(struct sy_engine *e, struct sy_shape shape, struct sy_graph **out, struct sy_err *err)
+{
+    return engine_graph_part(e, &e->model, draft_part(e), shape, out, err);
 }
 
 /* A running sequence reads one slot and writes another at most; what is left over holds snapshots. */
@@ -214,8 +220,12 @@ sy_status engine_tables_new(struct sy_engine *e, struct sy_shape shape, struct s
     e->slot_drop = sy_new_array(env, (size_t)shape.seq, sizeof *e->slot_drop);
     e->copy = sy_new_array(env, (size_t)shape.seq, sizeof *e->copy);
     e->out = sy_new_array(env, (size_t)shape.out, sizeof *e->out);
+    e->home = sy_new_array(env, (size_t)shape.seq, sizeof *e->home);
+    e->first = sy_new_array(env, (size_t)shape.seq, sizeof *e->first);
+    e->row = sy_new_array(env, (size_t)shape.out, sizeof *e->row);
     e->scratch = sy_new(env, sy_sample_scratch_bytes(e->plan.info.n_vocab));
-    if (!e->running || !e->entry || !e->slot_drop || !e->copy || !e->out || !e->scratch)
+    if (!e->running || !e->entry || !e->slot_drop || !e->copy || !e->out || !e->scratch || !e->home || !e->first ||
+        !e->row)
         return sy_fail(err, SY_ENOMEM, "no memory for the engine");
     return trace_open(e, err);
 }
@@ -229,6 +239,9 @@ void engine_tables_free(struct sy_engine *e)
     sy_delete(e->env, e->slot_drop);
     sy_delete(e->env, e->copy);
     sy_delete(e->env, e->out);
+    sy_delete(e->env, e->home);
+    sy_delete(e->env, e->first);
+    sy_delete(e->env, e->row);
     sy_delete(e->env, e->scratch);
     sy_delete(e->env, e->swap_mem);
     sy_delete(e->env, e->swap_free);
@@ -275,12 +288,14 @@ static sy_status allocate(struct sy_engine *e, struct sy_shape shape, struct sy_
     struct sy_cache_dim dim = {e->plan.block_len, e->plan.n_block, e->plan.n_slot > 0 ? e->plan.n_slot : 1,
                                e->plan.n_apart};
     bool mtp = e->draft && e->draft->mtp; /* loads both */
+    e->ops->device(e->backend, &e->plan.device, false);
     sy_status st = mtp ? SY_OK : e->ops->load(e->backend, e->graph, e->ckpt, &e->weights, err);
     if (!st && e->draft) st = draft_load(e, err);
-    e->ops->device(e->backend, &e->plan.device, false);
     bool buckets = e->opt.fixed_shapes || !e->plan.device.ragged;
     if (!st && !buckets) st = e->ops->compile(e->backend, e->graph, e->weights, dim, &e->program, err);
-    if (!st && buckets) st = buckets_compile(e, shape, dim, err);
+    e->ladder.dim = dim;
+    e->ladder.weights = e->weights;
+    if (!st && buckets) st = buckets_compile(e, shape, &e->ladder, err);
     if (!st) st = e->ops->allocate_kv_cache(e->backend, e->graph, dim, &e->kv, err);
     if (!st) st = engine_tables_new(e, shape, err);
     if (st) return st;
@@ -359,7 +374,7 @@ void sy_engine_free(struct sy_engine *e)
         draft_free(e);
         e->ops->free_kv_cache(e->kv);
         e->ops->program_free(e->program);
-        buckets_free(e);
+        buckets_free(e, &e->ladder);
         e->ops->weights_free(e->weights);
         e->ops->close(e->backend);
     }

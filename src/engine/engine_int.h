@@ -28,23 +28,6 @@ struct seq_draft { /* how far the draft model is with a sequence; positions of M
     int32_t want;                    /* guesses wanted */
     int32_t fed_row, fed_pos, fed_n; /* rows of the last step: first one, its position, how many */
 };
-struct draft {
-    bool mtp, recurrent;
-    struct sy_checkpoint *ckpt; /* these three: NULL for mtp, whose are the model's */
-    struct sy_model model;
-    struct sy_weights *weights;
-    struct sy_graph *graph;
-    struct sy_program *program;
-    struct sy_kv_cache *kv; /* blocks of the same numbers as the model's */
-    struct sy_batch batch;
-    float *given; /* [shape.tok][d_model] */
-    int32_t d_model, n_ctx;
-    int64_t block_bytes;
-    uint64_t *fill;                  /* [n_block] key of the content that it has been through; 0: none */
-    struct seq **who;                /* [shape.out] whose row it is */
-    int32_t *slot_free, n_slot_free; /* first ones of pairs */
-};
-
 enum seq_state { SEQ_WAITING, SEQ_RUNNING, SEQ_ENDED };
 struct seq {          /* one answer, from submit to its last event; lives in its request's arena */
     struct seq *next; /* in the waiting list; of the siblings that wait for the first one's prompt */
@@ -126,6 +109,41 @@ struct bucket { /* a static shape */
     struct sy_batch *batch; /* [n_group] */
     uint64_t n_step, n_tok; /* that ran in it; n_tok: without padding */
 };
+struct ladder { /* the static shapes of a graph's programs */
+    struct sy_buckets plan;
+    struct bucket *bucket; /* [plan.n], room for SY_BUCKET_MAX; NULL: steps have any shape */
+    const struct sy_weights *weights;
+    struct sy_cache_dim dim;
+    bool draft;   /* of the draft's graph, else of the model's */
+    int32_t next; /* SY_SHAPES_EXACT: whose place a new one takes when all are taken */
+};
+struct ladder_step { /* a step as it was decided, and where its rows come to lie in that of a bucket */
+    const struct sy_batch *batch;
+    const int32_t *home; /* [n_seq] group of each entry */
+    int32_t *first;      /* [n_seq] row of an entry's first token among those of all groups */
+    int32_t *row;        /* [n_out] row of each that is wanted among those of all groups */
+};
+struct draft {
+    bool mtp, recurrent;
+    struct sy_checkpoint *ckpt; /* these three: NULL for mtp, whose are the model's */
+    struct sy_model model;
+    struct sy_weights *weights;
+    struct sy_graph *graph;
+    struct sy_program *program; /* of a ragged device; NULL: those of the ladder */
+    struct ladder ladder;
+    struct sy_kv_cache *kv; /* blocks of the same numbers as the model's */
+    struct sy_batch batch;
+    struct ladder_step step; /* of batch */
+    int32_t *home;           /* the step's */
+    float *given;            /* [shape.tok][d_model] */
+    float *given_own;        /* [n_group][shape.tok][d_model] as the groups' entries are; NULL: no ladder */
+    int32_t d_model, n_ctx;
+    int64_t block_bytes;
+    uint64_t *fill;                  /* [n_group][n_block] key of the content that it has been through; 0: none */
+    struct seq **who;                /* [shape.out] whose row it is */
+    int32_t *slot_free, n_slot_free; /* first ones of pairs */
+};
+
 struct sy_engine {
     const struct sy_env *env;
     struct sy_engine_opt opt;
@@ -138,11 +156,8 @@ struct sy_engine {
     struct sy_graph *graph;
     struct sy_weights *weights;
     struct sy_program *program; /* of a ragged device; NULL: one in each bucket */
-    struct sy_buckets buckets;
-    struct bucket *bucket; /* [buckets.n], room for SY_BUCKET_MAX; NULL: steps have any shape */
-    struct sy_cache_dim dim;
-    int32_t next_bucket; /* SY_SHAPES_EXACT: whose place a new one takes when all are taken */
-    int64_t n_compiled;  /* programs, when the engine was ready */
+    struct ladder ladder;
+    int64_t n_compiled; /* programs, when the engine was ready */
     struct sy_kv_cache *kv;
     struct sy_engine_plan plan;
     int32_t end_id[32], n_end_id;
@@ -174,8 +189,9 @@ struct sy_engine {
     bool unmeasured;          /* the last step's time has not been noted */
     struct sy_copy *copy;     /* owed before the step */
     int32_t n_copy;
-    struct out_row *out; /* [shape.out] */
-    void *scratch;       /* of sampling */
+    struct out_row *out;         /* [shape.out] */
+    int32_t *home, *first, *row; /* of a struct ladder_step */
+    void *scratch;               /* of sampling */
     struct sy_pace pace;
     uint64_t now; /* at the start of the step */
     struct sy_engine_stats stats;
@@ -205,13 +221,16 @@ static inline bool has_slots(const struct sy_engine *e) { return e->plan.n_slot 
 SY_CHECK sy_status engine_tables_new(struct sy_engine *, struct sy_shape, struct sy_err *);
 void engine_tables_free(struct sy_engine *);
 
-/* The model's graph of a shape, of one rank. */
+/* A graph of a shape, of one rank: of a part of a model; of what steps run. */
+SY_CHECK sy_status engine_graph_part(struct sy_engine *, const struct sy_model *, enum sy_model_part, struct sy_shape,
+                                     struct sy_graph **out, struct sy_err *);
 SY_CHECK sy_status engine_graph(struct sy_engine *, struct sy_shape, struct sy_graph **out, struct sy_err *);
 /* bucket.c */
-SY_CHECK sy_status buckets_compile(struct sy_engine *, struct sy_shape max, struct sy_cache_dim, struct sy_err *);
-void buckets_free(struct sy_engine *);
-/* The step's, its batch filled. Compiles, and so may fail, with SY_SHAPES_EXACT alone. */
-SY_CHECK sy_status buckets_fit(struct sy_engine *, struct bucket **, struct sy_err *);
+SY_CHECK sy_status buckets_compile(struct sy_engine *, struct sy_shape max, struct ladder *, struct sy_err *);
+void buckets_free(struct sy_engine *, struct ladder *);
+/* The smallest that holds the step, its batches filled. Compiles, and so may fail, with SY_SHAPES_EXACT alone. */
+SY_CHECK sy_status buckets_fit(struct sy_engine *, struct ladder *, const struct ladder_step *, struct bucket **,
+                               struct sy_err *);
 /* sched.c */
 void sched_wait(struct sy_engine *, struct seq *);                           /* into the waiting list, at its place */
 void sched_end(struct sy_engine *, struct seq *, enum sy_finish, bool tell); /* out of wherever it is */
@@ -246,6 +265,7 @@ void spec_draft_cost(struct sy_engine *, uint64_t ns, int32_t n_run, int32_t n_g
 void spec_account(struct sy_engine *, uint64_t n_gen, uint64_t ns); /* for the speed-up */
 /* draft.c */
 enum sy_model_part draft_part(const struct sy_engine *); /* of the model that steps run */
+SY_CHECK sy_status draft_graph(struct sy_engine *, struct sy_shape, struct sy_graph **out, struct sy_err *);
 SY_CHECK sy_status draft_open(struct sy_engine *, struct sy_shape, struct sy_err *);
 SY_CHECK sy_status draft_load(struct sy_engine *, struct sy_err *); /* for mtp, the model's weights too */
 void draft_free(struct sy_engine *);

@@ -603,6 +603,7 @@ void sched_fill(struct sy_engine *e)
     b->n_tok = b->n_seq = b->n_out = e->n_prefill = e->n_copy = e->n_put = 0;
     e->has_decode = false;
     e->load = (struct sy_pace_load){0};
+    for (int32_t i = 0; i < e->n_running; i++) e->running[i]->draft.fed_n = 0;
     uint64_t preempted = e->stats.n_preempt_recompute + e->stats.n_preempt_swap;
     if (e->n_running == 0) e->n_batch_left = e->n_wait < e->plan.seq_max ? e->n_wait : e->plan.seq_max;
     fill_decodes(e);

@@ -37,7 +37,7 @@ struct sy_alike sy_engine_alike(const struct sy_engine *e, int32_t n_max)
 {
     struct sy_alike a = {.n = n_max};
     bool plain = !e->draft && e->opt.draft_max <= 0 && e->opt.gap_ms_max <= 0 && !e->n_swap_slot && !e->trace &&
-                 !e->bucket && e->n_group == 1 && !e->plan.n_slot && !e->n_kv_window && !e->opt.on_batch;
+                 !e->ladder.bucket && e->n_group == 1 && !e->plan.n_slot && !e->n_kv_window && !e->opt.on_batch;
     if (!plain || !nobody_joins(e)) a.n = 0;
     int32_t len = e->plan.block_len, in_block = n_max;
     for (int32_t i = 0; i < e->n_running && a.n > 0; i++) {

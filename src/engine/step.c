@@ -140,13 +140,25 @@ static void measure(struct sy_engine *e, uint64_t began)
 /* What the step's rows are read for: a greedy answer needs the token alone. */
 static struct sy_want wanted(const struct sy_engine *e)
 {
-    struct sy_want w = {0};
+    struct sy_want w = {.all = e->draft && e->draft->mtp};
     for (int32_t i = 0; i < e->batch.n_out; i++) {
         const struct seq_request *q = e->out[i].seq->of;
         w.logits |= q->on_logits || (e->out[i].sample && !q->plain);
         w.hidden |= q->on_hidden != NULL;
     }
     return w;
+}
+
+/* The step in the shape of a bucket. */
+static sy_status fit(struct sy_engine *e, struct bucket **out, struct sy_err *err)
+{
+    struct ladder_step step = {&e->batch, e->home, e->first, e->row};
+    for (int32_t i = 0; i < e->batch.n_seq; i++) e->home[i] = e->entry[i].seq->home;
+    sy_status st = buckets_fit(e, &e->ladder, &step, out, err);
+    for (int32_t i = 0; i < e->batch.n_out && !st; i++) e->out[i].row = e->row[i];
+    for (int32_t i = 0; i < e->batch.n_seq && !st; i++) /* entries of a sequence follow one another */
+        if (i == 0 || e->entry[i - 1].seq != e->entry[i].seq) e->entry[i].seq->draft.fed_row = e->first[i];
+    return st;
 }
 
 sy_status sy_engine_step_begin(struct sy_engine *e, bool *worked, struct sy_err *err)
@@ -166,7 +178,7 @@ sy_status sy_engine_step_begin(struct sy_engine *e, bool *worked, struct sy_err 
     if (e->n_copy) e->ops->copy_blocks(e->backend, e->kv, e->copy, e->n_copy);
     if (e->n_copy && e->draft) e->ops->copy_blocks(e->backend, e->draft->kv, e->copy, e->n_copy);
     struct bucket *b = NULL;
-    sy_status st = e->bucket ? buckets_fit(e, &b, err) : SY_OK;
+    sy_status st = e->ladder.bucket ? fit(e, &b, err) : SY_OK;
     if (st) return st;
     st = e->ops->forward(e->backend, b ? b->program : e->program, e->kv, b ? b->batch : &e->batch);
     return st ? sy_fail(err, st, "the backend refused a step") : SY_OK;
@@ -179,7 +191,7 @@ sy_status sy_engine_step_end(struct sy_engine *e, struct sy_err *err)
     if (st) return st;
     r.n = e->batch.n_out; /* what was padded too is nobody's */
     uint64_t now = sy_now_ns(e->env);
-    if (e->bucket) {
+    if (e->ladder.bucket) {
         struct sy_device d;
         e->ops->device(e->backend, &d, false);
         e->stats.n_compile = (uint64_t)(d.n_compiled - e->n_compiled);
@@ -216,9 +228,10 @@ struct sy_engine_stats sy_engine_stats(const struct sy_engine *e)
         s.apart_kept += c->pool[SY_CACHE_APART].n_kept;
         s.apart_leased += c->pool[SY_CACHE_APART].n_leased;
     }
-    s.n_bucket = e->buckets.n;
-    for (int32_t i = 0; i < e->buckets.n; i++)
-        s.bucket[i] = (struct sy_bucket_stats){e->buckets.shape[i], e->bucket[i].n_step, e->bucket[i].n_tok};
+    const struct ladder *l = &e->ladder;
+    s.n_bucket = l->plan.n;
+    for (int32_t i = 0; i < l->plan.n; i++)
+        s.bucket[i] = (struct sy_bucket_stats){l->plan.shape[i], l->bucket[i].n_step, l->bucket[i].n_tok};
     return s;
 }
 

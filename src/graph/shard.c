@@ -405,6 +405,36 @@ static void pair(struct pass *p, const struct sy_node *n, sy_val *a, sy_val *b)
     else *b = weight(p, n->in[1], 1, columns(p, n->in[0]), share_like(p, n->in[0].id, 1));
 }
 
+/* Times a row that is the same number all through each part of a value that is cut: parts, each scaled. */
+static sy_val scaled_parts(struct pass *p, const struct sy_node *n)
+{
+    const struct lay *l = &p->lay[n->in[0].id];
+    const float *c = operand(p, n, 1)->attr.constant;
+    int32_t cut = p->cut[n->in[0].id], at = 0;
+    sy_val x = value(p, n->in[0]), all = SY_NONE;
+    for (int32_t i = 0; i < l->n; i++) {
+        for (int32_t k = 1; k < l->part[i].rows; k++)
+            if (c[k] != c[0]) return SY_NONE;
+        int32_t own = shard_part_columns(l->part[i], cut);
+        sy_val y = sy_scale(p->g, l->n > 1 ? sy_part(p->g, x, at, at + own) : x, *c);
+        all = i ? sy_join(p->g, all, y) : y;
+        at += own;
+        c += l->part[i].rows;
+    }
+    set_cut(p, n, n->in[0]);
+    return all;
+}
+
+static sy_val product(struct pass *p, const struct sy_node *n)
+{
+    const struct sy_node *second = operand(p, n, 1);
+    sy_val a, b = SY_NONE;
+    if (second->op == SY_OP_CONST && second->dim[1] == n->dim[1] && p->cut[n->in[0].id]) b = scaled_parts(p, n);
+    if (b.id) return b;
+    pair(p, n, &a, &b);
+    return sy_mul(p->g, a, b);
+}
+
 /* Columns of a value that is cut: whole parts of it. */
 static sy_val part(struct pass *p, const struct sy_node *n)
 {
@@ -491,7 +521,7 @@ static sy_val rewrite(struct pass *p, uint32_t id)
     case SY_OP_SAMPLE: return sy_sample(g, joined(p, n->in[0]));
     case SY_OP_GLU: pair(p, n, &a, &b); return sy_glu_bounded(g, a, b, n->attr.glu);
     case SY_OP_ADD: pair(p, n, &a, &b); return sy_add(g, a, b);
-    case SY_OP_MUL: pair(p, n, &a, &b); return sy_mul(g, a, b);
+    case SY_OP_MUL: return product(p, n);
     default: break;
     }
     x = value(p, n->in[0]);
@@ -553,6 +583,7 @@ sy_status sy_graph_shard(const struct sy_env *env, const struct sy_graph *whole,
     struct sy_arena a;
     sy_arena_init(&a, env, 0);
     st = sy_graph_new(env, sy_graph_shape(whole), &p.g, err);
+    if (!st && sy_graph_keeps_hidden(whole)) sy_graph_keep_hidden(p.g);
     p.val = sy_arena_array(&a, p.n_node, sizeof *p.val);
     p.cut = sy_arena_array(&a, p.n_node, sizeof *p.cut);
     p.from = sy_arena_array(&a, p.n_node, sizeof *p.from);

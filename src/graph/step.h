@@ -36,7 +36,9 @@ struct sy_batch {
     int32_t *mem;                /* the block; its owner's, reused every step */
     size_t n_mem;
     int32_t *field[SY_FIELD_COUNT]; /* views into mem */
-    const float *given;             /* [n_tok, ld_given] rows that GIVEN nodes read; NULL: there are none */
+    /* [n_tok, ld_given] rows that GIVEN nodes read; NULL: there are none. Where shapes are static, shape.tok rows,
+     * close together; those of padding are finite. */
+    const float *given;
     int64_t ld_given;
 };
 int64_t sy_field_len(enum sy_field, struct sy_shape);

@@ -6,12 +6,14 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 
 import pjrt
 from golden import EXACT, SEQUENCES
 from pjrt import FLAGS, HOME, SMALL, answers, ask, backend, check_case, logits, random_model, worst
 from support import lib, plugins, seeded, server
+from support.lib import refused
 
 EVERY = bool(os.environ.get("PJRT_EVERY"))
 # One for each op that few models use: the gated delta rule and convolutions, latents and the indexer, sinks, keys of another
@@ -164,6 +166,44 @@ def test_snapshots():
         assert answers(s, ASKS[:4]) == want[:4]
         m = s.idle()
     assert m["vllm:prefix_cache_hits_total"] > 0 and m["systole_compiles_total"] == 0, m
+
+
+def guesses(s):
+    m = s.idle()
+    assert m["systole_compiles_total"] == 0, m
+    return m["vllm:spec_decode_num_draft_tokens_total"], m["vllm:spec_decode_num_accepted_tokens_total"]
+
+
+def test_drafts():
+    """Answers with a draft model are those without, in programs made before the first request; a model that guesses for
+    itself is always right, on one device and on two groups of them."""
+    llama = "test/golden/models/llama"
+    with server.Server(*FLAGS, talkative=False, tokenizer=False) as s:
+        want = answers(s, ASKS)
+    more = [(llama, ["--tp", 2]), ("test/golden/models/lfm2", [])] if EVERY else []
+    for draft, how in [(llama, []), (llama, ["--dp-attention", 2])] + more:
+        flags = [*FLAGS, *backend(), *how, "--draft-model", draft, "--draft-max", 3]
+        with server.Server(*flags, talkative=False, tokenizer=False, env=pjrt.ENV, patience=280) as s:
+            assert answers(s, ASKS) == want, (draft, how)
+            made, right = guesses(s)
+            assert made > 0 and (right == made if draft == llama else right < made), (draft, how, made, right)
+    refused(4, "run", "-m", llama, "--ids", "1", "-n", 1, *backend(), "--pp", 3, "--draft-model", llama, says=("--draft-model", "--pp"))
+
+
+def test_heads():
+    """The head for one token more reads the hidden states that a step's program gives: the reference's logits, and answers
+    that are those without it."""
+    program = os.path.join(os.path.dirname(lib.PROGRAM), "test/unit/engine_draft")
+    env = dict(os.environ, SYSTOLE_CPU_PLUGIN=plugins.file(plugins.CPU))
+    r = subprocess.run([program, "test/golden/models/qwen3_5"], env=env, capture_output=True, text=True, timeout=200)
+    assert r.returncode == 0 and "[  PASSED  ] 1 test(s)" in r.stdout + r.stderr, r.stdout + r.stderr
+    with server.Server(*FLAGS, arch="qwen3_5", talkative=False, tokenizer=False) as s:
+        want = answers(s, ASKS)
+    for how in [[]] + ([["--dp-attention", 2], ["--tp", 2]] if EVERY else []):
+        flags = [*FLAGS, *backend(), *how, "--draft-model", "mtp", "--draft-max", 2]
+        with server.Server(*flags, arch="qwen3_5", talkative=False, tokenizer=False, env=pjrt.ENV, patience=280) as s:
+            assert answers(s, ASKS) == want, how
+            assert guesses(s)[0] > 0, how
 
 
 def test_deepseek_v4():

@@ -1,6 +1,7 @@
 /* Draft models: the head for one token more computes what its reference does; guesses, right or wrong, change no bit
  * of an answer, nor the distribution of sampled ones; and where they do not pay they are not made.
- * With arguments: the folders of models whose head is compared with golden "mtp.s33.logits". */
+ * With arguments: the folders of models whose head is compared with golden "mtp.s33.logits", on the PJRT plugin that
+ * SYSTOLE_CPU_PLUGIN names if it does. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,10 +15,11 @@
 #include "base/rng.h"
 #include "engine/engine.h"
 
-extern const struct sy_backend_ops sy_backend_cpu; /* of the registry */
+extern const struct sy_backend_ops sy_backend_cpu, sy_backend_pjrt; /* of the registry */
 
 static const char *folders_own[] = {"test/golden/models/qwen3_5", NULL};
 static const char *const *folders = folders_own;
+static const char *plugin; /* that runs them; NULL: the cpu backend does */
 
 /* ---- the head against its reference ---------------------------------------------------------------------------- */
 
@@ -56,6 +58,7 @@ static const void *golden_get(const struct golden *g, const char *name, int64_t 
 }
 
 struct runner {
+    const struct sy_backend_ops *ops;
     struct sy_backend *b;
     struct sy_weights *w;
     struct sy_graph *graph;
@@ -72,8 +75,8 @@ static void runner_open(struct runner *r, const struct sy_model *m, enum sy_mode
     struct sy_shape shape = {TOK, 1, 3, TOK, 0};
     struct sy_cache_dim dim = {LEN, 4, 2, 0};
     sy_status st = sy_model_build_part(sy_env_default(), m, part, shape, &r->graph, &err);
-    if (!st) st = sy_backend_cpu.compile(r->b, r->graph, r->w, dim, &r->program, &err);
-    if (!st) st = sy_backend_cpu.allocate_kv_cache(r->b, r->graph, dim, &r->kv, &err);
+    if (!st) st = r->ops->compile(r->b, r->graph, r->w, dim, &r->program, &err);
+    if (!st) st = r->ops->allocate_kv_cache(r->b, r->graph, dim, &r->kv, &err);
     if (!st) st = sy_batch_new(sy_env_default(), shape, &r->batch, &err);
     if (st) fail_msg("%s", err.msg);
 }
@@ -97,16 +100,16 @@ static struct sy_result runner_run(struct runner *r, const int32_t *id, int32_t 
     b->field[SY_SLOT_RD][0] = b->field[SY_SLOT_WR][0] = 1;
     struct sy_result out;
     struct sy_err err;
-    if (sy_backend_cpu.forward(r->b, r->program, r->kv, b)) fail_msg("a step was refused");
-    if (sy_backend_cpu.wait(r->b, (struct sy_want){true, true}, &out, &err)) fail_msg("%s", err.msg);
+    if (r->ops->forward(r->b, r->program, r->kv, b)) fail_msg("a step was refused");
+    if (r->ops->wait(r->b, (struct sy_want){true, true, true}, &out, &err)) fail_msg("%s", err.msg);
     return out;
 }
 
 static void runner_close(struct runner *r)
 {
     sy_batch_release(sy_env_default(), &r->batch);
-    sy_backend_cpu.free_kv_cache(r->kv);
-    sy_backend_cpu.program_free(r->program);
+    r->ops->free_kv_cache(r->kv);
+    r->ops->program_free(r->program);
     sy_graph_free(r->graph);
 }
 
@@ -130,13 +133,20 @@ static void check_head(const char *folder)
     struct sy_err err;
     struct runner model = {0}, head = {0};
     struct sy_backend_opt opt = {.n_thread = 1, .compute = SY_COMPUTE_F32, .kv_dtype = SY_KV_F32};
+    const struct sy_backend_ops *ops = &sy_backend_cpu;
     struct sy_graph *both;
+    if (plugin) {
+        ops = &sy_backend_pjrt;
+        opt.n_thread = 0;
+        opt.device = plugin;
+    }
+    model.ops = ops;
     golden_open(folder, &g);
     sy_status st = sy_checkpoint_open(env, folder, &ckpt, &err);
     if (!st) st = sy_model_open(env, sy_checkpoint_config(ckpt), folder, &m, &err);
-    if (!st) st = sy_backend_cpu.open(env, &opt, &model.b, &err);
+    if (!st) st = ops->open(env, &opt, &model.b, &err);
     if (!st) st = sy_model_build_part(env, &m, SY_MODEL_BOTH, (struct sy_shape){TOK, 1, 3, TOK, 0}, &both, &err);
-    if (!st) st = sy_backend_cpu.load(model.b, both, ckpt, &model.w, &err);
+    if (!st) st = ops->load(model.b, both, ckpt, &model.w, &err);
     if (st) fail_msg("%s: %s", folder, err.msg);
     head = model;
     runner_open(&model, &m, SY_MODEL_KEEP);
@@ -146,7 +156,8 @@ static void check_head(const char *folder)
     struct sy_result r = runner_run(&model, id, (int32_t)n, NULL, 0);
     double main = worst(&r, golden_get(&g, "s33.logits", &rows), n);
     assert_non_null(r.all);
-    float *all = malloc((size_t)n * (size_t)r.d_model * sizeof *all);
+    float *all = calloc(TOK, (size_t)r.d_model * sizeof *all);
+    assert_non_null(all);
     for (int64_t i = 0; i < n; i++)
         memcpy(all + i * r.d_model, r.all + i * r.ld_all, (size_t)r.d_model * sizeof *all);
     r = runner_run(&head, id + 1, (int32_t)n - 1, all, r.d_model);
@@ -157,8 +168,8 @@ static void check_head(const char *folder)
     free(all);
     runner_close(&model);
     runner_close(&head);
-    sy_backend_cpu.weights_free(model.w);
-    sy_backend_cpu.close(model.b);
+    ops->weights_free(model.w);
+    ops->close(model.b);
     sy_graph_free(both);
     sy_model_release(&m);
     sy_checkpoint_free(ckpt);
@@ -435,6 +446,7 @@ static void sampling_keeps_its_distribution(void **state)
 int main(int argc, char **argv)
 {
     if (argc > 1) folders = (const char *const *)(argv + 1);
+    if (argc > 1) plugin = getenv("SYSTOLE_CPU_PLUGIN");
     const struct CMUnitTest all[] = {
         cmocka_unit_test(head_is_the_reference), cmocka_unit_test(any_draft_same_answers),
         cmocka_unit_test(bad_draft_is_left_alone), cmocka_unit_test(sampling_keeps_its_distribution)};

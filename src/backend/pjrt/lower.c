@@ -296,6 +296,11 @@ static int constant(struct lower *l, const struct sy_node *n)
 {
     return PJ_RESHAPE(&l->h, pj_const_f32(&l->h, n->attr.constant, n->dim[1]), 1, n->dim[1]);
 }
+static int given(struct lower *l, const struct sy_node *n)
+{
+    sy_assert(l->given >= 0 && pj_type_of(&l->h, l->given)->dim[1] == n->dim[1]);
+    return l->given;
+}
 static int nothing(struct lower *l, const struct sy_node *n)
 {
     (void)l;
@@ -309,6 +314,7 @@ static int join(struct lower *l, const struct sy_node *n)
 
 static int (*const lowerings[SY_OP_COUNT])(struct lower *, const struct sy_node *) = {
     [SY_OP_INPUT] = input,
+    [SY_OP_GIVEN] = given,
     [SY_OP_WEIGHT] = nothing,
     [SY_OP_CONST] = constant,
     [SY_OP_STATE] = nothing,
@@ -370,6 +376,10 @@ static void declare(struct lower *l, const struct pj_type *type)
     for (int i = 0; i < l->n_kv; i++) l->kv[i] = pj_arg(&l->h, type[i], i);
     l->arg0 = l->h.n_arg;
     for (int i = 0; i < l->w->n_arg; i++) (void)pj_arg(&l->h, l->w->type[i], -1);
+    for (uint32_t i = 1; i < l->n_node; i++) {
+        if (l->node[i].op != SY_OP_GIVEN || l->given >= 0) continue;
+        l->given = pj_arg(&l->h, PJ_TYPE(PJ_F32, l->shape.tok, l->node[i].dim[1]), -1);
+    }
 }
 
 static sy_status write_nodes(struct lower *l)
@@ -392,7 +402,7 @@ static uint32_t hidden_of(const struct lower *l, uint32_t sample_id)
 sy_status pj_lower(const struct sy_env *env, const struct sy_graph *g, const struct sy_weights *w,
                    const struct pj_lower_opt *opt, struct sy_buf *text, struct pj_results *out, struct sy_err *err)
 {
-    struct lower l = {.shape = sy_graph_shape(g), .w = w, .opt = *opt, .err = err, .entry_of_token = -1};
+    struct lower l = {.shape = sy_graph_shape(g), .w = w, .opt = *opt, .err = err, .entry_of_token = -1, .given = -1};
     l.chain.head = -1;
     struct sy_arena a;
     sy_arena_init(&a, env, 0);
@@ -402,7 +412,7 @@ sy_status pj_lower(const struct sy_env *env, const struct sy_graph *g, const str
     l.kv = sy_arena_array(&a, 2 * (size_t)l.n_node, sizeof *l.kv);
     l.first = sy_arena_array(&a, l.n_node, sizeof *l.first);
     struct pj_type *type = sy_arena_array(&a, 2 * (size_t)l.n_node, sizeof *type);
-    int *result = sy_arena_array(&a, 2 * (size_t)l.n_node + 3, sizeof *result);
+    int *result = sy_arena_array(&a, 2 * (size_t)l.n_node + 4, sizeof *result);
     bool ok = l.val && l.kv && l.first && type && result;
     sy_status st = ok ? SY_OK : sy_fail(err, SY_ENOMEM, "no memory to lower a graph");
     if (!st) {
@@ -417,9 +427,13 @@ sy_status pj_lower(const struct sy_env *env, const struct sy_graph *g, const str
         result[n++] = l.val[last];
         result[n++] = l.val[logits];
         result[n++] = l.val[hidden];
+        bool all = sy_graph_keeps_hidden(g) && l.node[hidden].op == SY_OP_ROWS;
+        if (all) result[n++] = l.val[l.node[hidden].in[0].id];
         *out = (struct pj_results){.experts = l.experts,
                                    .n_kv = l.n_kv,
                                    .n_out = l.shape.out,
+                                   .d_given = l.given < 0 ? 0 : (int32_t)pj_type_of(&l.h, l.given)->dim[1],
+                                   .all = all,
                                    .n_vocab = (int32_t)l.node[logits].dim[1],
                                    .d_model = (int32_t)l.node[hidden].dim[1]};
         st = pj_hlo_end(&l.h, opt->n_rank, result, n, text, err);

@@ -21,6 +21,7 @@ struct lower {
     int step; /* the step's int32 block */
     int field[SY_FIELD_COUNT];
     int arg0;   /* of the weights */
+    int given;  /* argument; -1: none */
     int *kv;    /* [n_kv] the state's arrays as they are now: see pj_state_arrays() */
     int *first; /* by STATE node: its first array */
     int n_kv;

@@ -19,10 +19,11 @@ struct sy_program {
     struct sy_shape shape;
     void *executable;
     struct pj_results res;
-    struct lists io; /* step, KV arrays, weights; KV arrays, tokens, logits, hidden state */
-    struct pj_type step_type;
+    struct lists io; /* step, KV arrays, weights, given rows; KV arrays, tokens, logits, hidden states */
+    struct pj_type step_type, given_type;
     int32_t *token; /* [n_out] on the host, as the next two */
     float *logits, *hidden;
+    float *all; /* [tok] the same of every token; NULL: the program does not tell */
 };
 struct sy_kv_cache {
     struct sy_backend *b;
@@ -226,6 +227,7 @@ static void program_free(struct sy_program *p)
     sy_delete(b->env, p->token);
     sy_delete(b->env, p->logits);
     sy_delete(b->env, p->hidden);
+    sy_delete(b->env, p->all);
     sy_delete(b->env, p);
 }
 
@@ -236,11 +238,16 @@ static sy_status program_tables(struct sy_program *p, struct sy_err *err)
     int64_t n_step = 0;
     for (int f = 0; f < SY_FIELD_COUNT; f++) n_step += sy_field_len((enum sy_field)f, p->shape);
     p->step_type = PJ_TYPE(PJ_I32, n_step);
+    p->given_type = PJ_TYPE(PJ_F32, p->shape.tok, p->res.d_given);
     p->token = sy_new_array(env, out, sizeof *p->token);
     p->logits = sy_new_array(env, out * (size_t)p->res.n_vocab, sizeof *p->logits);
     p->hidden = sy_new_array(env, out * (size_t)p->res.d_model, sizeof *p->hidden);
-    if (!p->token || !p->logits || !p->hidden) return sy_fail(err, SY_ENOMEM, "no memory for a program's tables");
-    sy_status st = lists_new(env, &p->io, p->b->n_rank, 1 + p->res.n_kv + p->w->n_arg, p->res.n_kv + 3, err);
+    size_t n_all = p->res.all ? (size_t)p->shape.tok * (size_t)p->b->n_group : 0;
+    if (n_all) p->all = sy_new_array(env, n_all * (size_t)p->res.d_model, sizeof *p->all);
+    if (!p->token || !p->logits || !p->hidden || (n_all && !p->all))
+        return sy_fail(err, SY_ENOMEM, "no memory for a program's tables");
+    int n_arg = 1 + p->res.n_kv + p->w->n_arg + (p->res.d_given > 0);
+    sy_status st = lists_new(env, &p->io, p->b->n_rank, n_arg, p->res.n_kv + 3 + p->res.all, err);
     for (int r = 0; r < p->b->n_rank && !st; r++)
         memcpy(p->io.arg + r * p->io.n_arg + 1 + p->res.n_kv, p->w->buffer + r * p->w->n_arg,
                (size_t)p->w->n_arg * sizeof *p->io.arg);
@@ -453,10 +460,16 @@ static sy_status run_step(struct sy_backend *b, struct sy_program *p, struct sy_
     sy_status st = SY_OK;
     for (int r = 0; r < l->n_rank && !st; r++)
         st = pj_upload(&b->client, r, &p->step_type, batch[group_of(b, r)].mem, &l->arg[r * l->n_arg], err);
+    for (int r = 0; r < l->n_rank && p->res.d_given && !st; r++) {
+        const struct sy_batch *own = &batch[group_of(b, r)];
+        sy_assert(own->given && own->ld_given == p->res.d_given);
+        st = pj_upload(&b->client, r, &p->given_type, own->given, &l->arg[(r + 1) * l->n_arg - 1], err);
+    }
     for (int r = 0; r < l->n_rank && !st; r++)
         memcpy(l->arg + r * l->n_arg + 1, c->buffer + r * c->n.n, (size_t)c->n.n * sizeof *l->arg);
     if (!st) st = pj_execute(&b->client, p->executable, l->n_rank, l->args, (size_t)l->n_arg, l->outs, err);
     drop_all(b, l, 0);
+    if (p->res.d_given) drop_all(b, l, l->n_arg - 1);
     if (!st) take_arrays(c, l, c->n.n);
     return st;
 }
@@ -488,12 +501,17 @@ static sy_status wait_result(struct sy_backend *b, struct sy_want want, struct s
         st = pj_download(&b->client, o[0], p->token + at, n * sizeof *p->token, err);
         if (!st && want.logits) st = pj_download(&b->client, o[1], p->logits + at * vocab, n * vocab * f, err);
         if (!st && want.hidden) st = pj_download(&b->client, o[2], p->hidden + at * model, n * model * f, err);
+        size_t n_tok = (size_t)p->shape.tok;
+        if (!st && want.all && r->all)
+            st = pj_download(&b->client, o[3], p->all + (size_t)g * n_tok * model, n_tok * model * f, err);
     }
     *out = (struct sy_result){.token = p->token,
                               .logits = p->logits,
                               .ld = r->n_vocab,
                               .hidden = p->hidden,
                               .ld_hidden = r->d_model,
+                              .all = p->all,
+                              .ld_all = r->d_model,
                               .n = b->n_out,
                               .n_vocab = r->n_vocab,
                               .d_model = r->d_model};

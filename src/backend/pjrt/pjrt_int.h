@@ -92,9 +92,12 @@ struct pj_lower_opt {
     unsigned kernels; /* of enum sy_kernels: where one takes the op; with any, KV arrays lie as these read them */
     int32_t n_rank;   /* devices that run the program, each with its own share of weights and KV cache */
 };
-struct pj_results { /* results are the state's arrays, then these three */
+/* Results are the state's arrays, then tokens, logits, hidden states of their rows and, with `all`, of all tokens. */
+struct pj_results {
     int n_kv;
     int32_t n_out, n_vocab, d_model;
+    int32_t d_given; /* columns of the last argument, f32 [tok, d_given], which GIVEN reads; 0: there is none */
+    bool all;
     struct sy_experts_use experts;
 };
 /* The arrays of what a graph's sequences leave behind. First those of blocks, [n_block, block_len, heads, d]: keys
@@ -112,7 +115,7 @@ struct pj_bytes { /* of the arrays; window: of blocks of layers with a window, a
 struct pj_bytes pj_state_bytes(const struct sy_graph *, const struct pj_lower_opt *);
 /* Refuses, by its name, an op that cannot be lowered. */
 SY_CHECK sy_status pj_lower_check(const struct sy_graph *, struct sy_err *);
-/* The program of one bucket: takes the step's int32 block, the state's arrays (donated), the weights. */
+/* The program of one bucket: takes the step's int32 block, the state's arrays (donated), weights, GIVEN's rows. */
 SY_CHECK sy_status pj_lower(const struct sy_env *, const struct sy_graph *, const struct sy_weights *,
                             const struct pj_lower_opt *, struct sy_buf *text, struct pj_results *, struct sy_err *);
 /* True where each sequence of the bucket has one token: attention needs no loop over pieces of prompts then. */
