@@ -411,11 +411,13 @@ def test_kernels():
             json.dump(dict(card, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", num_experts=8,
                            num_experts_per_tok=2, moe_intermediate_size=256, norm_topk_prob=True, decoder_sparse_step=1,
                            mlp_only_layers=[]), f)
-        r = json.loads(ok("compile", "--model-card", d + "/mixture.json", "--target", "v6e-1", "--tp", 1, "--plugin", libtpu,
-                          "--ctx-size", 512, "--max-seqs", 4, "--bucket", "4x4", "--json", timeout=280))
-        w = r["experts"]
-        assert w["kernel_s"] > 0 and w["plain_s"] > 0 and w["plain_because"] is None, w
-        assert w["kernel"] == (w["kernel_s"] < w["plain_s"]), w
+        for target, weights in (("v6e-1", "bf16"), ("v7-2", "f8_e4m3")):
+            r = json.loads(ok("compile", "--model-card", d + "/mixture.json", "--target", target, "--tp", 1, "--plugin", libtpu,
+                              "--ctx-size", 512, "--max-seqs", 4, "--bucket", "4x4", "--weights", weights, "--json", timeout=280))
+            w, b = r["experts"], r["buckets"][0]
+            assert w["kernel_s"] > 0 and w["plain_s"] > 0 and w["plain_because"] is None, (target, weights, w)
+            assert w["kernel"] == (w["kernel_s"] < w["plain_s"]), (target, weights, w)
+            assert b["hbm"]["temporaries"] < b["hbm"]["weights"] / 8, (target, weights, r)
         # What no kernel has is told, and compiles as plain operations.
         for why, change, more in (("width", {"head_dim": 64}, []), ("type", {}, ["--kv-dtype", "f32"]), ("kept", {}, ["-o", d + "/p"]),
                                   ("plain", {}, ["--kernels", "plain"])):

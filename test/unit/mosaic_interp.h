@@ -18,7 +18,7 @@
 #include <math.h>
 
 enum { IN_DIMS = 6, IN_OPERANDS = 160, IN_NAME = 32, IN_FLIGHTS = 4096 };
-enum in_elem { IN_F32, IN_BF16, IN_I8, IN_I32, IN_I1, IN_SEM, IN_INDEX };
+enum in_elem { IN_F32, IN_BF16, IN_I8, IN_E4M3, IN_I32, IN_I1, IN_SEM, IN_INDEX };
 struct in_type {
     enum in_elem elem;
     bool memory;
@@ -77,12 +77,12 @@ static int64_t in_count(const struct in_type *t)
     return n;
 }
 
-static int in_bytes(enum in_elem e) { return e == IN_BF16 ? 2 : e == IN_I8 || e == IN_I1 ? 1 : 4; }
+static int in_bytes(enum in_elem e) { return e == IN_BF16 ? 2 : e == IN_I8 || e == IN_E4M3 || e == IN_I1 ? 1 : 4; }
 
 /* A type at text "vector<", "memref<" or a scalar's name. */
 static struct in_type in_read_type(const char *s)
 {
-    static const char *const name[] = {"f32", "bf16", "i8", "i32", "i1", "!tpu.dma_semaphore", "index"};
+    static const char *const name[] = {"f32", "bf16", "i8", "f8E4M3FN", "i32", "i1", "!tpu.dma_semaphore", "index"};
     struct in_type t = {.memory = !strncmp(s, "memref<", 7)};
     if (t.memory || !strncmp(s, "vector<", 7)) s += 7;
     for (;; s++) {
@@ -324,6 +324,15 @@ static double in_binary(struct interp *m, const char *name, double a, double b)
     return 0;
 }
 
+/* The number of a code, -128 .. 127: OCP OFP8 1.0. */
+static double in_e4m3(int code)
+{
+    int e = code >> 3 & 15, f = code & 7;
+    double x = e ? ldexp(1 + f / 8.0, e - 7) : ldexp(f / 8.0, -6);
+    if (e == 15 && f == 7) return (double)NAN;
+    return code < 0 ? -x : x;
+}
+
 static double in_unary(struct interp *m, const char *name, double a)
 {
     const char *op = strchr(name, '.') + 1;
@@ -332,6 +341,7 @@ static double in_unary(struct interp *m, const char *name, double a)
     if (!strcmp(op, "tanh")) return tanh(a);
     if (!strcmp(op, "rsqrt")) return 1 / sqrt(a);
     if (!strcmp(op, "fptosi")) return trunc(a);
+    if (!strcmp(op, "bitcast")) return in_e4m3((int)a);
     if (!strcmp(op, "truncf") || !strcmp(op, "extf") || !strncmp(op, "sitofp", 6) || !strncmp(op, "ext", 3)) return a;
     IN_FAIL(m, "no such op: %s", name);
     return 0;

@@ -68,6 +68,7 @@ static void lower_it(struct try *t, struct sy_buf *text)
     for (int i = 0; i < 2; i++) seg[i].arg = pj_arg(&l.h, PJ_TYPE(PJ_BF16, seg[i].rows, seg[i].cols), -1);
     result[0] = lower_experts(&l, &node[EXPERTS]);
     assert_true(l.experts.n_kernel == 1 && l.experts.n_plain == 0);
+    t->a.weight = MO_BF16;
     assert_true(mo_experts_of(&d, WIDTH, t->rows, &t->a));
     char *call = strstr(l.h.body.at, "stablehlo.custom_call @tpu_custom_call(");
     assert_non_null(call);

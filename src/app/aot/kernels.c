@@ -83,6 +83,7 @@ static sy_status weigh_experts(struct aot_job *j, struct aot_weighed *w, struct 
             w->n_plain = p.experts.n_plain;
             w->why = p.experts.why;
             w->n_kernel = p.experts.n_kernel;
+            one.experts.weight = p.experts.weight;
             sy_aot_program_release(&p);
         }
     }
@@ -130,6 +131,7 @@ sy_status aot_kernels_add(const struct aot_job *j, const struct sy_graph *g, con
         if (!st) r->cycles += seconds * j->target->clock_hz;
     }
     if (!st && p->experts.n_kernel > 0 && sy_experts_shape_of(g, &one.experts) > 0) {
+        one.experts.weight = p->experts.weight;
         st = sy_weigh_experts(&one, false, &cost, &v, err);
         if (!st) r->cycles += p->experts.n_kernel * cost.all;
     }

@@ -21,10 +21,17 @@ void sy_aot_gpu_text(const struct sy_aot_target *, char *text, size_t n); /* des
 
 /* Attention of steps of these kinds, and experts of any. */
 enum sy_kernels { SY_KERNELS_DECODE = 1, SY_KERNELS_PROMPT = 2, SY_KERNELS_EXPERTS = 4, SY_KERNELS_ALL = 7 };
+/* How a kernel's experts are stored. */
+struct sy_experts_weight {
+    enum { SY_EXPERTS_BF16, SY_EXPERTS_INT8, SY_EXPERTS_FP8 } format;
+    int32_t group; /* of 8 bits: columns of a row that share a scale; 0: there is none */
+};
+#define SY_EXPERTS_ROW INT32_MAX /* all columns share one */
 /* EXPERTS of a program: those that kernels took, and those that none takes and why. */
 struct sy_experts_use {
     int32_t n_kernel, n_plain;
     const char *why;
+    struct sy_experts_weight weight; /* of the first that a kernel took */
 };
 struct sy_aot_program { /* text of a bucket and what it holds, before any compiler saw it */
     struct sy_shape shape;

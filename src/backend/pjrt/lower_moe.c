@@ -132,6 +132,16 @@ struct experts {
     int64_t rows, pairs, tile;
 };
 
+/* Expert e's scales or minima [rows, groups] of an array of them [experts * groups, 1, rows]. */
+static int expert_scales(struct experts *x, const struct pj_wseg *s, int array, int e)
+{
+    struct pj_hlo *h = &x->l->h;
+    int64_t n = s->cols / s->group;
+    int from = pj_binary(h, "multiply", e, pj_const(h, pj_scalar(PJ_I32), (double)n));
+    int some = pj_dynamic_slice(h, array, 0, from, n);
+    return pj_transpose(h, PJ_RESHAPE(h, some, n, s->stack), (const int[]){1, 0});
+}
+
 /* Expert e's share (its rows, scalar i32 from) of a weight of n_row rows an expert. */
 static int expert_matrix(struct experts *x, sy_val v, int e, int64_t n_row)
 {
@@ -143,8 +153,8 @@ static int expert_matrix(struct experts *x, sy_val v, int e, int64_t n_row)
     int from = pj_binary(h, "multiply", e, pj_const(h, pj_scalar(PJ_I32), (double)n_row)), arg = l->arg0 + s->arg;
     int m = pj_dynamic_slice(h, arg, 0, from, n_row);
     if (s->kind == PJ_DENSE) return m;
-    int scale = s->has_scale ? pj_dynamic_slice(h, arg + 1, 0, from, n_row) : -1;
-    return lower_dequantised(l, s, m, scale, s->has_min ? pj_dynamic_slice(h, arg + 2, 0, from, n_row) : -1);
+    int scale = s->has_scale ? expert_scales(x, s, arg + 1, e) : -1;
+    return lower_dequantised(l, s, m, scale, s->has_min ? expert_scales(x, s, arg + 2, e) : -1);
 }
 
 /* x [tile, k] times the matrix [n_row, k] of expert e, plus its bias. */

@@ -36,6 +36,7 @@ struct pj_wseg { /* rows of a joined matrix that lie alike; arguments arg (data)
     int64_t rows, cols;
     enum pj_coding code;
     int64_t group;
+    int64_t stack; /* of experts: rows of each, whose scales lie [experts * groups, 1, rows]; 0: [rows, groups] */
     bool has_scale, has_min;
     bool by_in;        /* a rank's share is some of the columns, else of the rows */
     bool dense, exact; /* numbers whatever the format; f32 whatever the compute type */

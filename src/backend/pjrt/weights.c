@@ -17,6 +17,17 @@ struct planner {
     struct sy_err *err;
 };
 
+/* Rows of each expert in a matrix of many; 0: in none. */
+static int64_t stack_of(const struct sy_node *node, uint32_t n, uint32_t id)
+{
+    for (uint32_t i = 1; i < n; i++) {
+        if (node[i].op != SY_OP_EXPERTS) continue;
+        for (int k = 2; k < 4; k++)
+            if (node[i].in[k].id == id) return node[id].dim[0] / node[i].attr.moe.n_expert;
+    }
+    return 0;
+}
+
 /* How the graph's ops read WEIGHT node id. */
 static unsigned uses_of(const struct sy_node *node, uint32_t n, uint32_t id)
 {
@@ -115,8 +126,11 @@ static void seg_args(struct planner *p, struct pj_wseg *s)
     }
     s->kind = PJ_CODED;
     s->arg = new_arg(p, PJ_TYPE(e, s->rows, s->cols));
-    if (s->has_scale) (void)new_arg(p, PJ_TYPE(PJ_F32, s->rows, s->cols / s->group));
-    if (s->has_min) (void)new_arg(p, PJ_TYPE(PJ_F32, s->rows, s->cols / s->group));
+    int64_t n_group = s->cols / s->group;
+    struct pj_type each = PJ_TYPE(PJ_F32, s->rows, n_group);
+    if (s->stack > 0) each = PJ_TYPE(PJ_F32, s->rows / s->stack * n_group, 1, s->stack);
+    if (s->has_scale) (void)new_arg(p, each);
+    if (s->has_min) (void)new_arg(p, each);
 }
 
 static int seg_n_arg(const struct pj_wseg *s) { return s->kind == PJ_DENSE ? 1 : 1 + s->has_scale + s->has_min; }
@@ -214,7 +228,7 @@ static sy_status check_others(struct planner *p, const struct sy_node *n, struct
 }
 
 /* One segment for each run of parts in formats that lie alike. */
-static sy_status plan_matrix(struct planner *p, const struct sy_node *n, struct pj_wentry *e)
+static sy_status plan_matrix(struct planner *p, const struct sy_node *n, int64_t stack, struct pj_wentry *e)
 {
     char name[300];
     int n_part = count_parts(n->name);
@@ -223,6 +237,7 @@ static sy_status plan_matrix(struct planner *p, const struct sy_node *n, struct 
     if (!e->seg) return sy_fail(p->err, SY_ENOMEM, "no memory for the table of weights");
     if (!p->ckpt) {
         e->seg[e->n_seg++] = share(n);
+        e->seg->stack = stack;
         e->seg->rows = n->dim[0];
         e->seg->n_part = n_part;
         e->seg->format = p->opt.assume;
@@ -250,6 +265,7 @@ static sy_status plan_matrix(struct planner *p, const struct sy_node *n, struct 
         if (!s || !alike(s->format, t->format)) {
             s = &e->seg[e->n_seg++];
             *s = one;
+            s->stack = stack;
             s->part0 = i;
             s->own0 = row;
             s->whole0 = whole;
@@ -288,7 +304,7 @@ static sy_status plan_entry(struct planner *p, const struct sy_node *node, uint3
     e->name = sy_arena_text(&p->w->arena, n->name, strlen(n->name));
     if (!e->name) return sy_fail(p->err, SY_ENOMEM, "no memory for the table of weights");
     unsigned u = uses_of(node, n_node, id);
-    sy_status st = u & USE_MATRIX ? plan_matrix(p, n, e) : SY_OK;
+    sy_status st = u & USE_MATRIX ? plan_matrix(p, n, stack_of(node, n_node, id), e) : SY_OK;
     if (!st && (u & USE_VECTOR)) e->vec = new_arg(p, PJ_TYPE(PJ_F32, n->dim[1]));
     return st;
 }
@@ -435,6 +451,13 @@ static void code_table(const struct pj_wseg *s, uint8_t to[256])
     for (int i = 15; i >= 0; i--) to[(uint8_t)(book[i] + s->format->affine.zero)] = (uint8_t)i;
 }
 
+/* Where group g of row r has its scale. */
+static int64_t scale_place(const struct pj_wseg *s, int64_t r, int64_t g)
+{
+    int64_t n_group = s->cols / s->group;
+    return s->stack > 0 ? (r / s->stack * n_group + g) * s->stack + r % s->stack : r * n_group + g;
+}
+
 static void coded_part(struct loader *l, const struct pj_wseg *s, const struct rows *x)
 {
     int64_t n_group = s->cols / s->group, stored = s->format->f8_group ? s->format->f8_group : s->group;
@@ -444,15 +467,15 @@ static void coded_part(struct loader *l, const struct pj_wseg *s, const struct r
     code_table(s, to);
     for (int64_t r = 0; r < x->n; r++) {
         unsigned char *code = l->stage[0] + (x->at + r) * s->cols;
-        int64_t group = (x->at + r) * n_group;
         int64_t from = stored_row(l, s, x, r);
         if (s->format->f8) sy_tensor_f8(x->t, from, l->code, l->scale);
         else sy_tensor_codes(x->t, from, l->code, l->scale, s->has_min ? l->min : NULL);
         for (int64_t i = 0; i < s->cols; i++) code[i] = to[l->code[col + i]];
         float *scale = (float *)(void *)l->stage[1], *min = (float *)(void *)l->stage[2];
         for (int64_t i = 0; i < n_group && s->has_scale; i++)
-            scale[group + i] = by * l->scale[(col + i * s->group) / stored];
-        for (int64_t i = 0; i < n_group && s->has_min; i++) min[group + i] = l->min[col / s->group + i];
+            scale[scale_place(s, x->at + r, i)] = by * l->scale[(col + i * s->group) / stored];
+        for (int64_t i = 0; i < n_group && s->has_min; i++)
+            min[scale_place(s, x->at + r, i)] = l->min[col / s->group + i];
     }
 }
 

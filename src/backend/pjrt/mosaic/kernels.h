@@ -39,13 +39,19 @@ int32_t mo_attend_heads(int32_t n_kv, int32_t rows);
  * expert that has rows are read once, or once for each `hold` rows of it; others' are not read. Operands:
  *   sizes i32 [n_expert]: rows of each expert
  *   x bf16 [n_row / 16, 16, d]
- *   gate and up bf16 [n_expert, 2, d_ff / tile, tile, d]; down bf16 [n_expert, d, d_ff]
+ *   gate and up [n_expert, 2, d_ff / tile, tile, d]; with scales: f32 [n_expert, d / group_up, 1, 2 * d_ff]
+ *   down [n_expert, d, d_ff]; with scales: f32 [n_expert, d_ff / group_down, 1, d]
+ * Weights are bf16, or codes of 8 bits, mostly times a scale for each group of columns: the codes enter the products
+ * as they are, and the sums of each group are scaled.
  * Result: bf16 like x; rows behind an expert's last, of which there may be up to 15, hold anything. */
 struct mo_experts {
     int32_t n_expert, n_row, d, d_ff; /* d a multiple of 128 */
     int32_t tile;                     /* inner columns taken at once: a multiple of 128 that divides d_ff */
     int32_t rows, hold;               /* taken at once; held of one expert: 16 times a power of two each */
     int32_t slots;                    /* tiles in memory at once: 2 or more */
+    enum mo_elem weight;              /* bf16, i8, or e4m3, whose operands are i8 all the same */
+    int32_t group_up, group_down;     /* 0: no scales; multiples of 128, the first of which divides d, the second
+                                       * tile, or is d_ff */
 };
 void mo_experts(struct mosaic *, const struct mo_experts *);
 /* The kernel of that many rows, n_used of n_expert experts each; false: no tile of d_ff columns fits.

@@ -35,7 +35,10 @@ static struct mo_attend attend_of(const struct sy_attend_shape *s)
     return a;
 }
 
-static enum pj_elem elem_of(enum mo_elem e) { return e == MO_BF16 ? PJ_BF16 : e == MO_F32 ? PJ_F32 : PJ_I32; }
+static enum pj_elem elem_of(enum mo_elem e)
+{
+    return e == MO_BF16 ? PJ_BF16 : e == MO_F32 ? PJ_F32 : e == MO_I8 ? PJ_I8 : PJ_I32;
+}
 
 /* A program that is one kernel, its operands and result as the kernel declares them. */
 static sy_status kernel_program(const struct sy_env *env, struct mosaic *m, struct sy_buf *out, struct sy_err *err)
@@ -98,29 +101,49 @@ static sy_status attend_twin_program(const struct sy_env *env, const struct sy_a
     return st;
 }
 
+/* A weight of the shape's experts, n_row rows each, as the backend lays it out; its arguments. */
+static struct pj_wseg experts_weight(struct pj_hlo *h, const struct sy_experts_shape *s, int64_t n_row, int64_t cols)
+{
+    struct pj_wseg w = {.rows = s->dim.n_expert * n_row, .cols = cols, .n_rank = 1};
+    if (s->weight.format == SY_EXPERTS_BF16) {
+        w.arg = pj_arg(h, PJ_TYPE(PJ_BF16, w.rows, cols), -1);
+        return w;
+    }
+    w.kind = PJ_CODED;
+    w.code = s->weight.format == SY_EXPERTS_INT8 ? PJ_CODE_INT : PJ_CODE_E4M3;
+    w.group = s->weight.group < cols ? s->weight.group : cols;
+    w.stack = n_row;
+    w.has_scale = w.group > 0;
+    w.arg = pj_arg(h, PJ_TYPE(s->weight.format == SY_EXPERTS_INT8 ? PJ_I8 : PJ_U8, w.rows, cols), -1);
+    if (w.has_scale) (void)pj_arg(h, PJ_TYPE(PJ_F32, s->dim.n_expert * (cols / w.group), 1, n_row), -1);
+    return w;
+}
+
 /* EXPERTS as the lowering writes it, of weights that are arguments. */
 static sy_status experts_twin_program(const struct sy_env *env, const struct sy_experts_shape *s, bool kernels,
                                       struct sy_buf *out, struct sy_err *err)
 {
     enum { X = 1, ROUTE, UP, DOWN, EXPERTS, N };
-    int64_t n = s->dim.n_expert, d = s->d_model, f = s->dim.d_ff;
+    int64_t d = s->d_model, f = s->dim.d_ff;
     int val[N] = {-1, -1, -1, -1, -1, -1};
     struct sy_node node[N] = {
         [UP] = {.op = SY_OP_WEIGHT, .name = "up"}, [DOWN] = {.op = SY_OP_WEIGHT, .name = "down"}};
     node[EXPERTS] = (struct sy_node){.op = SY_OP_EXPERTS, .dim = {s->rows, d}, .in = {{X}, {ROUTE}, {UP}, {DOWN}}};
     node[EXPERTS].attr.moe = s->dim;
-    struct pj_wseg seg[] = {{.kind = PJ_DENSE, .rows = n * 2 * f, .cols = d, .n_rank = 1},
-                            {.kind = PJ_DENSE, .rows = n * d, .cols = f, .n_rank = 1}};
-    struct pj_wentry entry[] = {{.name = "up", .rows = n * 2 * f, .cols = d, .seg = &seg[0], .n_seg = 1, .vec = -1},
-                                {.name = "down", .rows = n * d, .cols = f, .seg = &seg[1], .n_seg = 1, .vec = -1}};
-    struct sy_weights w = {.entry = entry, .n_entry = 2, .n_rank = 1};
+    struct pj_wseg seg[2];
+    struct pj_wentry entry[] = {{.name = "up", .seg = &seg[0], .n_seg = 1, .vec = -1},
+                                {.name = "down", .seg = &seg[1], .n_seg = 1, .vec = -1}};
+    struct pj_type type[6]; /* of the arguments: two of rows, two of each weight */
+    struct sy_weights w = {.entry = entry, .n_entry = 2, .n_rank = 1, .type = type};
     struct lower l = {.node = node, .n_node = N, .val = val, .w = &w, .entry_of_token = -1};
     l.opt = (struct pj_lower_opt){.compute = SY_COMPUTE_BF16, .kv_elem = PJ_BF16, .n_rank = 1};
     l.opt.kernels = kernels ? SY_KERNELS_ALL : 0;
     pj_hlo_init(&l.h, env);
     val[X] = pj_arg(&l.h, PJ_TYPE(PJ_F32, s->rows, d), -1);
     val[ROUTE] = pj_arg(&l.h, PJ_TYPE(PJ_F32, s->rows, 2 * (int64_t)s->dim.n_used), -1);
-    for (int i = 0; i < 2; i++) seg[i].arg = pj_arg(&l.h, PJ_TYPE(PJ_BF16, seg[i].rows, seg[i].cols), -1);
+    seg[0] = experts_weight(&l.h, s, 2 * f, d);
+    seg[1] = experts_weight(&l.h, s, d, f);
+    for (int i = 0; i < l.h.n_arg; i++) type[i] = *pj_type_of(&l.h, i);
     int y = lower_experts(&l, &node[EXPERTS]);
     sy_status st = pj_hlo_end(&l.h, 1, &y, 1, out, err);
     pj_hlo_release(&l.h);
@@ -134,7 +157,8 @@ int32_t sy_experts_shape_of(const struct sy_graph *g, struct sy_experts_shape *o
     int32_t n = 0;
     for (uint32_t i = 1; i < n_node; i++)
         if (node[i].op == SY_OP_EXPERTS && n++ == 0)
-            *out = (struct sy_experts_shape){node[i].attr.moe, (int32_t)node[i].dim[1], (int32_t)node[i].dim[0]};
+            *out = (struct sy_experts_shape){
+                .dim = node[i].attr.moe, .d_model = (int32_t)node[i].dim[1], .rows = (int32_t)node[i].dim[0]};
     return n;
 }
 
@@ -381,6 +405,15 @@ sy_status sy_attend_twin_cost(const struct sy_env *env, const char *plugin, cons
     return st;
 }
 
+/* Of weights and scales of so many inner columns of an expert. */
+static double experts_bytes(const struct sy_experts_shape *s, int32_t columns)
+{
+    double n = (double)columns * s->d_model, group = s->weight.group;
+    if (s->weight.format == SY_EXPERTS_BF16) return 6 * n;
+    if (group == 0) return 3 * n;
+    return n * (3 + 8 / fmin(group, s->d_model) + 4 / fmin(group, s->dim.d_ff));
+}
+
 sy_status sy_experts_cost(const struct sy_env *env, const char *plugin, const struct sy_aot_target *t,
                           const struct sy_experts_shape *s, struct sy_experts_cost *out, struct sy_err *err)
 {
@@ -392,6 +425,11 @@ sy_status sy_experts_cost(const struct sy_env *env, const char *plugin, const st
     size_t n = 0;
     double chosen, each;
     *out = (struct sy_experts_cost){0};
+    static const enum mo_elem elem[] = {
+        [SY_EXPERTS_BF16] = MO_BF16, [SY_EXPERTS_INT8] = MO_I8, [SY_EXPERTS_FP8] = MO_E4M3};
+    a = (struct mo_experts){.weight = elem[s->weight.format]};
+    a.group_up = s->weight.group < s->d_model ? s->weight.group : s->d_model;
+    a.group_down = s->weight.group < s->dim.d_ff ? s->weight.group : s->dim.d_ff;
     if (!mo_experts_of(&s->dim, s->d_model, s->rows, &a))
         return sy_fail(err, SY_ENOSUP, "experts so wide that no part of one fits");
     sy_aot_expert_load(&s->dim, s->rows, &chosen, &each);
@@ -406,7 +444,7 @@ sy_status sy_experts_cost(const struct sy_env *env, const char *plugin, const st
     if (!st && !experts_loops(loop, sy_schedule_loops(text, n, loop), n_step, parts, out))
         st = sy_fail(err, SY_ENOSUP, "the compiler's schedule has not the loops of the kernel; libtpu 0.0.52's has");
     if (!st) {
-        out->memory = 3.0 * a.tile * a.d * 2 / t->hbm_bytes_s * t->clock_hz;
+        out->memory = experts_bytes(s, a.tile) / t->hbm_bytes_s * t->clock_hz;
         out->tile = a.tile;
         out->rows = a.rows;
         out->all = chosen * items * (out->item + n_step * (out->step > out->memory ? out->step : out->memory));
@@ -430,7 +468,7 @@ sy_status sy_experts_twin_cost(const struct sy_env *env, const char *plugin, con
     sy_buf_init(&program, env, 0);
     sy_status st = experts_twin_program(env, s, around, &program, err);
     if (!st) st = sy_aot_compile(env, &job, &r, err);
-    double bytes = 3.0 * s->dim.d_ff * s->d_model * 2 * chosen * tiles;
+    double bytes = experts_bytes(s, s->dim.d_ff) * chosen * tiles;
     if (!st) *out = (struct sy_twin_cost){r.cycles / t->clock_hz, bytes / t->hbm_bytes_s};
     sy_buf_release(&program);
     return st;

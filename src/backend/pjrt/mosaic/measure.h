@@ -42,6 +42,7 @@ SY_CHECK sy_status sy_attend_twin_cost(const struct sy_env *, const char *plugin
 struct sy_experts_shape {
     struct sy_moe_dim dim;
     int32_t d_model, rows;
+    struct sy_experts_weight weight;
 };
 struct sy_experts_cost { /* cycles */
     double step, memory; /* a tile of an expert's inner columns: arithmetic, and its bytes at full bandwidth */

@@ -18,7 +18,8 @@ struct mo_type mo_type(enum mo_space space, enum mo_elem e, int n_dim, const int
 
 int mo_elem_bytes(enum mo_elem e)
 {
-    static const int bytes[] = {[MO_F32] = 4, [MO_BF16] = 2, [MO_I8] = 1, [MO_I32] = 4, [MO_I1] = 1, [MO_SEM] = 4};
+    static const int bytes[] = {
+        [MO_F32] = 4, [MO_BF16] = 2, [MO_I8] = 1, [MO_E4M3] = 1, [MO_I32] = 4, [MO_I1] = 1, [MO_SEM] = 4};
     return bytes[e];
 }
 
@@ -88,7 +89,7 @@ static int64_t count(const struct mo_type *t)
 
 static void put_type(struct sy_buf *b, const struct mo_type *t)
 {
-    static const char *const elem[] = {"f32", "bf16", "i8", "i32", "i1", "!tpu.dma_semaphore", "index"};
+    static const char *const elem[] = {"f32", "bf16", "i8", "f8E4M3FN", "i32", "i1", "!tpu.dma_semaphore", "index"};
     static const char *const space[] = {"", "hbm", "vmem", "smem", "semaphore_mem"};
     bool memory = t->space != MO_REG;
     if (!memory && t->n_dim == 0) {
@@ -323,6 +324,16 @@ int mo_convert(struct mosaic *m, int a, enum mo_elem to)
     t.elem = to;
     int v = result(m, t);
     put(m, "%s %v : %t to %T\n", op, a, a, &t);
+    return v;
+}
+
+int mo_bitcast(struct mosaic *m, int a, enum mo_elem to)
+{
+    struct mo_type t = mo_type_of(m, a);
+    sy_assert(m->failed || mo_elem_bytes(t.elem) == mo_elem_bytes(to));
+    t.elem = to;
+    int v = result(m, t);
+    put(m, "arith.bitcast %v : %t to %T\n", a, a, &t);
     return v;
 }
 

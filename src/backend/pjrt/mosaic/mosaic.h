@@ -6,9 +6,9 @@
 #pragma once
 #include "base/buf.h"
 
-enum mo_elem { MO_F32, MO_BF16, MO_I8, MO_I32, MO_I1, MO_SEM, MO_INDEX };
+enum mo_elem { MO_F32, MO_BF16, MO_I8, MO_E4M3, MO_I32, MO_I1, MO_SEM, MO_INDEX };
 enum mo_space { MO_REG, MO_HBM, MO_VMEM, MO_SMEM, MO_SEMAPHORES }; /* REG: a vector, or with no dimension a scalar */
-enum { MO_DIM_MAX = 6, MO_ARG_MAX = 24, MO_CARRY_MAX = 64, MO_DEPTH_MAX = 8 };
+enum { MO_DIM_MAX = 6, MO_ARG_MAX = 40, MO_CARRY_MAX = 64, MO_DEPTH_MAX = 8 };
 struct mo_type {
     enum mo_elem elem;
     enum mo_space space;
@@ -71,10 +71,11 @@ int mo_multiple(struct mosaic *, int a, int32_t n);
 int mo_compare(struct mosaic *, const char *how, int a, int b); /* "slt", "eq", ...; of floats "olt", ... */
 int mo_select(struct mosaic *, int mask, int a, int b);         /* mask: of their shape, or one for all */
 int mo_convert(struct mosaic *, int a, enum mo_elem);           /* a itself where it is of that type */
+int mo_bitcast(struct mosaic *, int a, enum mo_elem);           /* of as many bits */
 int mo_reshape(struct mosaic *, int a, int n_dim, const int32_t *dim);
 #define MO_RESHAPE(m, a, ...)                                                                                        \
     mo_reshape(m, a, (int)(sizeof((int32_t[]){__VA_ARGS__}) / sizeof(int32_t)), (const int32_t[]){__VA_ARGS__})
-int mo_broadcast(struct mosaic *, int a, struct mo_type);        /* a scalar, or [n, 1] to [n, m] */
+int mo_broadcast(struct mosaic *, int a, struct mo_type);        /* a scalar, or [n, 1] or [1, m] to [n, m] */
 int mo_columns(struct mosaic *, int a, int32_t from, int32_t n); /* of a matrix */
 /* op "maximumf" or "add" over dimension dim of a matrix of f32, which becomes 1. */
 int mo_reduce(struct mosaic *, const char *op, int a, int dim);
