@@ -29,6 +29,13 @@ const char *sy_reach_name(enum sy_reach r)
     return (unsigned)r < SY_COUNT(names) ? names[r] : "?";
 }
 
+void sy_reach_say(const struct sy_calibration *c, enum sy_reach r, char *out, size_t n)
+{
+    if (r == SY_REACH_ROOFLINE) snprintf(out, n, "roofline, 2 to 5 times too fast");
+    else if (!c->band[r].n) snprintf(out, n, "%s, too few points for a band", sy_reach_name(r));
+    else snprintf(out, n, "%s, +-%.0f %%", sy_reach_name(r), 100 * expm1(c->band[r].width));
+}
+
 /* ---- kinship --------------------------------------------------------------------------------------------------- */
 
 static size_t family(const char *framework) { return strcspn(framework, " ("); }
@@ -99,7 +106,7 @@ static struct prior prior_of(const struct sy_calibration *c, const struct sy_gro
         }
     for (int k = 0; k < N; k++) {
         double s = sqrt(var[k] / sum + least_spread[k] * least_spread[k]);
-        p.spread[k] = s < first_spread[k] ? s : first_spread[k];
+        p.spread[k] = s < first_spread[k] && p.reach != SY_REACH_ROOFLINE ? s : first_spread[k];
         if (g->unit_peaks) p.spread[k] = 1.5;
     }
     return p;
@@ -110,22 +117,17 @@ static struct prior prior_of(const struct sy_calibration *c, const struct sy_gro
 
 struct fit {
     const struct sy_points *points;
-    const double *ratio;
     size_t at[GROUP_POINTS];
     size_t n;
     struct prior prior;
 };
 
-static void predict(const struct sy_measured *p, const double *ratio, size_t i, const double *x, double *metric)
+static void predict(const struct sy_measured *p, const double *x, double *metric)
 {
     struct sy_timer t = p->timer;
     struct sy_load_spec l = sy_load_of(p);
     for (int k = 0; k < N; k++) t.consts.v[k] = exp(x[k]);
     sy_fluid(&t, &l, metric);
-    if (!ratio) return;
-    metric[SY_METRIC_TPUT] *= ratio[2 * i];
-    metric[SY_METRIC_OUT] *= ratio[2 * i];
-    metric[SY_METRIC_TPOT] *= ratio[2 * i + 1];
 }
 
 static double missed(double predicted, double measured) { return measured > 0 ? log(predicted / measured) : 0; }
@@ -143,7 +145,7 @@ static size_t residuals(const struct fit *f, const double *x, double *r, double 
     for (size_t i = 0; i < f->n; i++) {
         const struct sy_measured *p = &f->points->at[f->at[i]];
         double metric[SY_METRIC_COUNT];
-        predict(p, f->ratio, f->at[i], x, metric);
+        predict(p, x, metric);
         r[n++] = tput_missed(p, metric) / tput_sigma;
         r[n++] = missed(metric[SY_METRIC_TPOT], p->metric[SY_METRIC_TPOT]) / tpot_sigma;
     }
@@ -254,6 +256,11 @@ static struct sy_group *find_group(const struct sy_calibration *c, const struct 
     return NULL;
 }
 
+double sy_group_gap_ms(const struct sy_group *g, const char *chip)
+{
+    return g && !strcmp(g->hw, chip) ? g->gap_ms : 0;
+}
+
 const struct sy_group *sy_calibration_group(const struct sy_calibration *c, const struct sy_measured *p)
 {
     struct sy_group key;
@@ -262,11 +269,11 @@ const struct sy_group *sy_calibration_group(const struct sy_calibration *c, cons
 }
 
 /* The points of group g but those that `leave` tells to leave out. */
-static void gather(const struct sy_calibration *c, const double *ratio, size_t g,
+static void gather(const struct sy_calibration *c, size_t g,
                    bool (*leave)(const struct sy_measured *, const struct sy_measured *),
                    const struct sy_measured *out, struct fit *f)
 {
-    *f = (struct fit){.points = &c->points, .ratio = ratio};
+    *f = (struct fit){.points = &c->points};
     for (size_t i = 0; i < c->points.n && f->n < GROUP_POINTS; i++) {
         const struct sy_measured *p = &c->points.at[i];
         if (p->group == (int32_t)g && !(leave && leave(p, out))) f->at[f->n++] = i;
@@ -293,13 +300,13 @@ static sy_status make_groups(struct sy_calibration *c, struct sy_err *err)
 }
 
 /* Groups lean on each other's constants, which move: a few rounds settle them. */
-static void fit_all(struct sy_calibration *c, const double *ratio)
+static void fit_all(struct sy_calibration *c)
 {
     for (int round = 0; round < ROUNDS; round++)
         for (size_t g = 0; g < c->n_group; g++) {
             struct fit f;
             double x[N];
-            gather(c, ratio, g, NULL, NULL, &f);
+            gather(c, g, NULL, NULL, &f);
             f.prior = prior_of(c, &c->group[g], NULL);
             fit_group(&f, x);
             for (int k = 0; k < N; k++) c->group[g].consts.v[k] = exp(x[k]);
@@ -346,15 +353,14 @@ static struct sy_left_out left_out(const struct sy_calibration *c, const struct 
 {
     const struct sy_measured *p = &c->points.at[i];
     double metric[SY_METRIC_COUNT];
-    predict(p, f->ratio, i, x, metric);
+    predict(p, x, metric);
     struct sy_left_out o = {
         .point = i, .reach = f->n ? reach_from(f, p) : f->prior.reach, .tput = tput_missed(p, metric), .tpot = NAN};
     if (p->metric[SY_METRIC_TPOT] > 0) o.tpot = missed(metric[SY_METRIC_TPOT], p->metric[SY_METRIC_TPOT]);
     return o;
 }
 
-size_t sy_calibration_cross(const struct sy_calibration *c, const double *ratio, struct sy_left_out *out,
-                            size_t n_max)
+size_t sy_calibration_cross(const struct sy_calibration *c, struct sy_left_out *out, size_t n_max)
 {
     size_t n = 0;
     for (size_t i = 0; i < c->points.n; i++) {
@@ -365,7 +371,7 @@ size_t sy_calibration_cross(const struct sy_calibration *c, const double *ratio,
         double x[N];
         for (int how = 0; how < 3 && n < n_max; how++) {
             size_t all = (size_t)g->n_point;
-            gather(c, ratio, (size_t)p->group, how == 0 ? leave_itself : leave_workload, p, &f);
+            gather(c, (size_t)p->group, how == 0 ? leave_itself : leave_workload, p, &f);
             if (how == 1 && (f.n == 0 || f.n == all)) continue;
             if (how == 2) f.n = 0;
             f.prior = prior_of(c, g, how == 2 ? g->hw : NULL);
@@ -384,19 +390,15 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The smallest band that would have held the claimed share of n + 1 errors. */
-static double quantile(const double *sorted, size_t n)
-{
-    size_t k = (size_t)ceil((double)(n + 1) * SY_BAND_CLAIM / 100);
-    return k <= n ? sorted[k - 1] : 1.5 * sorted[n - 1];
-}
-
+/* The smallest band that would have held the claimed share of n + 1 errors: too few points earn none. */
 static struct sy_band band_of(double *e, size_t n)
 {
-    struct sy_band b = {.n = (int32_t)n};
-    if (n == 0) return b;
+    size_t kth = (size_t)ceil((double)(n + 1) * SY_BAND_CLAIM / 100);
+    struct sy_band b = {0};
+    if (n == 0 || kth > n) return b;
     qsort(e, n, sizeof *e, by_size);
-    b.width = quantile(e, n);
+    b.n = (int32_t)n;
+    b.width = e[kth - 1];
     b.median = sy_percentile(e, n, 50);
     b.largest = e[n - 1];
     for (size_t i = 0; i < n && n > 1; i++) {
@@ -408,13 +410,13 @@ static struct sy_band band_of(double *e, size_t n)
     return b;
 }
 
-static sy_status make_bands(struct sy_calibration *c, const double *ratio, struct sy_err *err)
+static sy_status make_bands(struct sy_calibration *c, struct sy_err *err)
 {
     size_t most = 3 * c->points.n + 1;
     struct sy_left_out *left = sy_arena_array(&c->arena, most, sizeof *left);
     double *e = sy_arena_array(&c->arena, most, sizeof *e);
     if (!left || !e) return sy_fail(err, SY_ENOMEM, "no memory for %zu points", c->points.n);
-    size_t n = sy_calibration_cross(c, ratio, left, most);
+    size_t n = sy_calibration_cross(c, left, most);
     for (int r = 0; r < SY_REACH_COUNT; r++) {
         size_t k = 0;
         for (size_t i = 0; i < n; i++)
@@ -428,22 +430,22 @@ static sy_status make_bands(struct sy_calibration *c, const double *ratio, struc
         double x[N], metric[SY_METRIC_COUNT];
         if (p->group < 0 || p->timer.chip.unit_peaks) continue;
         for (int j = 0; j < N; j++) x[j] = log(c->group[p->group].consts.v[j]);
-        predict(p, ratio, i, x, metric);
+        predict(p, x, metric);
         e[k++] = fabs(tput_missed(p, metric));
     }
     c->band[SY_REACH_FITTED] = band_of(e, k);
     return SY_OK;
 }
 
-sy_status sy_calibrate_take(const struct sy_env *env, struct sy_points *points, const double *ratio,
-                            struct sy_calibration *out, struct sy_err *err)
+sy_status sy_calibrate_take(const struct sy_env *env, struct sy_points *points, struct sy_calibration *out,
+                            struct sy_err *err)
 {
     struct sy_calibration c = {.points = *points};
     *points = (struct sy_points){0};
     sy_arena_init(&c.arena, env, 0);
     sy_status st = make_groups(&c, err);
-    if (!st) fit_all(&c, ratio);
-    if (!st) st = make_bands(&c, ratio, err);
+    if (!st) fit_all(&c);
+    if (!st) st = make_bands(&c, err);
     if (st) sy_calibration_release(&c);
     else *out = c;
     return st;
@@ -461,7 +463,7 @@ struct sy_consts sy_calibration_for(const struct sy_calibration *c, const struct
         struct fit f;
         struct sy_measured q = *p;
         q.group = (int32_t)(g - c->group);
-        gather(c, NULL, (size_t)q.group, NULL, NULL, &f);
+        gather(c, (size_t)q.group, NULL, NULL, &f);
         *reach = reach_from(&f, &q);
         for (size_t i = 0; i < f.n; i++) {
             const struct sy_measured *o = &c->points.at[f.at[i]];

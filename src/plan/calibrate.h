@@ -21,6 +21,10 @@ enum sy_reach {
 };
 const char *sy_reach_name(enum sy_reach);
 
+struct sy_calibration;
+/* "predicted, same curve, +-4 %"; without points enough for a band, or without a calibration, it says that. */
+void sy_reach_say(const struct sy_calibration *, enum sy_reach, char *out, size_t n);
+
 enum { SY_BAND_CLAIM = 80 }; /* percent of predictions that a band is to hold */
 struct sy_band {
     double width;   /* in the logarithm: predictions lie within a factor e^width */
@@ -33,6 +37,7 @@ struct sy_group {
     struct sy_consts consts;
     double peak[SY_CONST_COUNT]; /* what shares are of: bytes/s and flop/s of a chip; 1 elsewhere */
     bool unit_peaks;             /* comparable with its own chip only */
+    double gap_ms;               /* what Systole's server kept between two tokens at most (rerun.h); 0: not known */
     int32_t n_point;
 };
 struct sy_calibration {
@@ -43,12 +48,14 @@ struct sy_calibration {
     struct sy_points points; /* those it was fitted on */
 };
 void sy_calibration_release(struct sy_calibration *); /* a zeroed struct is fine */
-/* Takes the points. ratio: [points.n][2] simulator over fluid for throughput and TPOT, or NULL for none. */
-SY_CHECK sy_status sy_calibrate_take(const struct sy_env *, struct sy_points *, const double *ratio,
-                                     struct sy_calibration *out, struct sy_err *);
+/* Takes the points. */
+SY_CHECK sy_status sy_calibrate_take(const struct sy_env *, struct sy_points *, struct sy_calibration *out,
+                                     struct sy_err *);
 /* Constants for a point, the points used for them, and how far they reach. */
 struct sy_consts sy_calibration_for(const struct sy_calibration *, const struct sy_measured *, enum sy_reach *reach,
                                     const struct sy_group **nearest);
+/* The bound on the gap where a group's server runs on that chip; g NULL: 0. */
+double sy_group_gap_ms(const struct sy_group *, const char *chip);
 /* The group whose build a point is of; NULL: none. */
 const struct sy_group *sy_calibration_group(const struct sy_calibration *, const struct sy_measured *);
 /* As a JSON file: constants, bands, and the points both came from, which read as points again. */
@@ -63,5 +70,4 @@ struct sy_left_out {
     enum sy_reach reach;
     double tput, tpot; /* predicted over measured, in the logarithm; NAN: not measured */
 };
-size_t sy_calibration_cross(const struct sy_calibration *, const double *ratio, struct sy_left_out *out,
-                            size_t n_max);
+size_t sy_calibration_cross(const struct sy_calibration *, struct sy_left_out *out, size_t n_max);

@@ -23,6 +23,7 @@ static void put_group(struct sy_jout *j, const struct sy_group *g)
     sy_jout_text(j, "model", g->model);
     sy_jout_bool(j, "unit_peaks", g->unit_peaks);
     sy_jout_int(j, "points", g->n_point);
+    if (g->gap_ms > 0) sy_jout_num(j, "gap_ms", g->gap_ms);
     sy_jout_open(j, "constants", '{');
     for (int k = 0; k < SY_CONST_COUNT; k++)
         sy_jout_num(j, sy_const_name((enum sy_const)k), unit(k) * g->consts.v[k]);
@@ -94,6 +95,7 @@ static void read_group(struct sy_jread *r, struct sy_group *g)
     copy(r, "model", g->model, sizeof g->model);
     g->unit_peaks = sy_jread_bool_or(r, "unit_peaks", false);
     g->n_point = (int32_t)sy_jread_int(r, "points", 1, 1 << 24);
+    g->gap_ms = sy_jread_num_or(r, "gap_ms", 0, 0, 1e6);
     struct sy_jread c = {.obj = sy_json_get(r->obj, "constants"), .where = r->where, .err = r->err};
     struct sy_jread p = {.obj = sy_json_get(r->obj, "peaks"), .where = r->where, .err = r->err};
     for (int k = 0; k < SY_CONST_COUNT && !r->st; k++) {

@@ -39,6 +39,14 @@ static void add_chunk(struct sy_rank_load *r, double n, double ctx)
     r->prompt_keys += keys;
 }
 
+static struct sy_rank_load scaled(const struct sy_rank_load *r, double f)
+{
+    return (struct sy_rank_load){r->tok * f, r->out * f,    r->seq * f,        r->keys * f,
+                                 r->ctx * f, r->prompt * f, r->prompt_keys * f};
+}
+
+static double max2(double a, double b) { return a > b ? a : b; }
+
 /* Sequences that the cache holds at once; those beyond wait. */
 static int32_t running(const struct sy_timer *t, const struct sy_load_spec *l)
 {
@@ -70,21 +78,24 @@ static void closed(const struct sy_timer *t, const struct sy_load_spec *asked, d
     double n = ceil(fresh / (room < 16 ? 16 : room)), chunk = fresh / (n < 1 ? 1 : n);
     double seen = l->in - fresh / 2;
     if (n < 1) n = 1;
-    for (int32_t i = 0; i < dp; i++) one[i] = rank[i];
+    /* How many of a rank's steps hold a chunk, and of its sequences those that decode; the others wait for theirs. */
+    double due = (double)l->conc / used * n / (steps + n);
+    for (int32_t i = 0; i < dp; i++) one[i] = rank[i] = scaled(&rank[i], steps / (steps + n) / max2(1, due));
+    decode = sy_timer_step(t, rank, dp);
     add_chunk(&one[0], chunk, seen);
     double first = sy_timer_step(t, one, dp) - decode, all = first;
     for (int32_t i = 1; i < used; i++) add_chunk(&one[i], chunk, seen);
     if (used > 1) all = sy_timer_step(t, one, dp) - decode;
-    /* How many of a rank's steps hold a chunk; chance that some rank's does; chunks beside the first. */
-    double due = (double)l->conc / used * n / (steps + n), each_step;
+    double each_step; /* the chance that some rank's step holds a chunk; chunks beside the first */
     if (due < 1) {
         double any = 1 - pow(1 - due, used), more = used > 1 ? (due * used - any) / (used - 1) : 0;
         each_step = decode + any * first + (more > 0 ? more * (all - first) : 0);
     } else {
         each_step = due * (decode + all);
     }
-    double e2e = (steps + n) * each_step, waits = e2e * ((double)asked->conc / l->conc - 1),
-           ttft = n * (due < 1 ? decode + first : each_step);
+    double e2e = (steps + n) * each_step, waits = e2e * ((double)asked->conc / l->conc - 1);
+    /* Where more chunks are due than steps, prompts queue for their place in a step: every step holds one. */
+    double ttft = due < 1 ? n * (decode + first) : e2e - steps * (decode + all);
     metric[SY_METRIC_TPUT] = l->conc * (l->in + l->out) / e2e / chips;
     metric[SY_METRIC_OUT] = l->conc * l->out / e2e / chips;
     if (ttft > e2e) ttft = e2e;

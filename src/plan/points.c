@@ -1,12 +1,13 @@
 #include "plan/points.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
 
-enum { POINT_MAX = 100000, ROOT_MAX = 256 };
+enum { POINT_MAX = 100000, ROOT_MAX = 256, TOKENS_MAX = 1 << 24 };
 
 const char *sy_metric_name(enum sy_metric m)
 {
@@ -63,7 +64,7 @@ static int32_t length(struct sy_jread *r, struct sy_measured *p, const char *key
 {
     const struct sy_json *v = sy_json_get(r->obj, key);
     const char *text = sy_json_text(v);
-    if (sy_json_is_number(v)) return (int32_t)sy_jread_int(r, key, 1, 1 << 24);
+    if (sy_json_is_number(v)) return (int32_t)sy_jread_int(r, key, 1, TOKENS_MAX);
     if (!text) return 0;
     char *end; /* "32K context": decoding at that context */
     long n = strtol(text, &end, 10);
@@ -221,6 +222,19 @@ static sy_status push(struct sy_points *out, struct sy_jread *r, const struct sy
     return st;
 }
 
+/* Lengths that were drawn from a share of the longest on, as a row's `isl` and `osl` say; of texts that had their own
+ * only means are known. */
+static void read_range(struct sy_jread *r, struct sy_measured *p, double in, double out)
+{
+    double isl = sy_jread_num_or(r, "isl", 0, 0, 1e7), osl = sy_jread_num_or(r, "osl", 0, 0, 1e7);
+    if (r->st || isl < 1 || osl < 1) return;
+    double range = (2 * in / isl - 1 + 2 * out / osl - 1) / 2;
+    if (range < 0 || range > 1 || fabs(in / isl - out / osl) > 0.05) return;
+    p->isl = (int32_t)isl;
+    p->osl = (int32_t)osl;
+    p->range = range;
+}
+
 /* A row of `bench serve`: lengths are the means of what was answered, percentiles are in seconds. */
 static sy_status serve_row(const struct sy_env *env, struct sy_jread *r, const struct sy_machine *m,
                            struct sy_points *out)
@@ -230,7 +244,10 @@ static sy_status serve_row(const struct sy_env *env, struct sy_jread *r, const s
            answers = sy_jread_num(r, "total_output_tokens", 1, 1e15);
     double tput = sy_jread_num(r, "tput_per_gpu", 1e-9, 1e12);
     if (r->st || conc < 1) return r->st; /* an open loop has no number of users to predict from */
+    if (in > done * TOKENS_MAX || answers > done * TOKENS_MAX)
+        return sy_jread_refuse(r, SY_EFORMAT, "expected at most %d tokens a request", TOKENS_MAX);
     struct sy_measured p = own_point(m, "serve", (int32_t)conc, in / done, answers / done);
+    read_range(r, &p, in / done, answers / done);
     p.metric[SY_METRIC_TPUT] = tput;
     p.metric[SY_METRIC_OUT] = sy_jread_num_or(r, "output_tput_per_gpu", 0, 0, 1e12);
     p.metric[SY_METRIC_TPOT] = sy_jread_num_or(r, "median_tpot", 0, 0, 1e6);
@@ -263,7 +280,8 @@ static sy_status compiled_row(const struct sy_env *env, struct sy_jread *r, cons
                               const struct compiled *c, struct sy_points *out)
 {
     double tok = sy_jread_num(r, "tokens", 1, 1e7), seq = sy_jread_num(r, "sequences", 1, 1e6);
-    double blocks = sy_jread_num(r, "blocks", 1, 1e7), step = sy_jread_num(r, "estimated_s", 0, 1e4);
+    double blocks = sy_jread_num(r, "blocks", 1, TOKENS_MAX / c->block_len),
+           step = sy_jread_num(r, "estimated_s", 0, 1e4);
     if (!r->st && step <= 0) /* compilers of GPUs tell no cycles */
         sy_jread_refuse(r, SY_EARG, "'estimated_s': this compiler estimates no time, so there is nothing to fit to");
     if (r->st) return r->st;

@@ -13,7 +13,8 @@ static sy_status read_list(struct sy_prices *p, const struct sy_json *root, cons
     for (void *it = NULL; (it = sy_json_next(list, it, &chip, &value));) {
         double v = sy_json_number(value, -1);
         if (!(v > 0 && v <= 1e6))
-            return sy_fail(err, SY_EFORMAT, "%s: '%.40s': expected dollars an hour above 0, found %g", where, chip,
+            return sy_fail(err, SY_EFORMAT,
+                           "%s: '%.40s': expected dollars an hour, above 0 and at most 1e6, found %g", where, chip,
                            v);
         snprintf(p->at[p->n].chip, sizeof p->at[0].chip, "%s", chip);
         p->at[p->n++].hour = v;

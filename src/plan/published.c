@@ -6,7 +6,7 @@
 
 #include "bench/stats.h"
 #include "plan/prices.h"
-#include "plan/simulate.h"
+#include "plan/rerun.h"
 
 static double cell(struct sy_cells *c, double ours, double theirs, bool fitted)
 {
@@ -78,26 +78,32 @@ static void put_oddity(const struct sy_points *all, const struct sy_measured *p,
         sy_buf_printf(b, "; by theirs %.0f %% of a request is the wait for its first token", 100 * before);
 }
 
-static void put_point(const struct sy_calibration *c, const struct sy_points *all, const struct sy_measured *p,
-                      struct sy_buf *b, struct sy_cells *cells)
+/* simulate: loops run on the scheduler, and their times to the first token are shown. */
+static sy_status put_point(const struct sy_env *env, const struct sy_calibration *c, const struct sy_points *all,
+                           const struct sy_measured *p, bool simulate, struct sy_buf *b, struct sy_cells *cells,
+                           struct sy_err *err)
 {
-    static const enum sy_metric shown[] = {SY_METRIC_TPUT, SY_METRIC_TPOT};
+    static const enum sy_metric shown[] = {SY_METRIC_TPUT, SY_METRIC_TPOT, SY_METRIC_TTFT};
     char layout[32], load[24];
     double metric[SY_METRIC_COUNT];
     enum sy_reach reach = ours(c, p, metric);
+    bool loop = simulate && p->kind == SY_LOAD_CLOSED;
+    sy_status st = loop ? sy_rerun(env, c, p, metric, err) : SY_OK;
+    if (st) return st;
     put_layout(p, layout, sizeof layout);
     put_load(p, load, sizeof load);
     sy_buf_printf(b, "%-5.5s %-9.9s %-17.17s %-5.5s %-18.18s %-10.10s %5d/%-5d %-9.9s", p->id, p->hw, p->model,
                   p->precision, p->framework, p->date, p->isl, p->osl, layout);
     sy_buf_printf(b, " %7s", load);
-    for (size_t i = 0; i < SY_COUNT(shown); i++) {
+    for (size_t i = 0; i < SY_COUNT(shown) - !simulate; i++) {
         enum sy_metric m = shown[i];
         double unit = m == SY_METRIC_TPOT ? 1e3 : 1, theirs = p->metric[m];
         if (m == SY_METRIC_TPUT && theirs <= 0) theirs = p->metric[m = SY_METRIC_OUT];
-        if (theirs <= 0) sy_buf_printf(b, " %9s %9s %7s", "-", "-", "-");
+        int digits = m == SY_METRIC_TPOT || m == SY_METRIC_TTFT ? 2 : 1;
+        if (theirs <= 0 || (m == SY_METRIC_TTFT && !loop)) sy_buf_printf(b, " %9s %9s %7s", "-", "-", "-");
         else
-            sy_buf_printf(b, " %9.*f %9.*f %+6.1f%%", unit > 1 ? 2 : 1, unit * theirs, unit > 1 ? 2 : 1,
-                          unit * metric[m], cell(cells, metric[m], theirs, reach == SY_REACH_FITTED));
+            sy_buf_printf(b, " %9.*f %9.*f %+6.1f%%", digits, unit * theirs, digits, unit * metric[m],
+                          cell(cells, metric[m], theirs, reach == SY_REACH_FITTED && m != SY_METRIC_TTFT));
     }
     sy_buf_printf(b, "  %s", sy_reach_name(reach));
     const struct sy_band *band = &c->band[reach];
@@ -110,20 +116,23 @@ static void put_point(const struct sy_calibration *c, const struct sy_points *al
     }
     put_oddity(all, p, b);
     sy_buf_char(b, '\n');
+    return SY_OK;
 }
 
 sy_status sy_published_points(const struct sy_env *env, struct sy_calibration *c, const struct sy_points *points,
-                              struct sy_buf *b, struct sy_cells *cells, struct sy_err *err)
+                              bool simulate, struct sy_buf *b, struct sy_cells *cells, struct sy_err *err)
 {
-    (void)env;
     const struct sy_points *all = points ? points : &c->points;
-    sy_status st = room_for(c, cells, 2 * all->n, err);
+    sy_status st = room_for(c, cells, 3 * all->n, err);
     if (st) return st;
-    sy_buf_printf(b, "%-5s %-9s %-17s %-5s %-18s %-10s %11s %-9s %7s %9s %9s %7s %9s %9s %7s\n", "point", "chip",
+    sy_buf_printf(b, "%-5s %-9s %-17s %-5s %-18s %-10s %11s %-9s %7s %9s %9s %7s %9s %9s %7s", "point", "chip",
                   "model", "prec", "engine", "build", "in/out", "sharding", "users", "tok/s/chp", "ours", "error",
                   "TPOT ms", "ours", "error");
-    for (size_t i = 0; i < all->n; i++)
-        if (!all->at[i].why_not[0]) put_point(c, all, &all->at[i], b, cells);
+    if (simulate) sy_buf_printf(b, " %9s %9s %7s", "TTFT s", "ours", "error");
+    sy_buf_char(b, '\n');
+    for (size_t i = 0; i < all->n && !st; i++)
+        if (!all->at[i].why_not[0]) st = put_point(env, c, all, &all->at[i], simulate, b, cells, err);
+    if (st) return st;
     size_t n_not = 0;
     for (size_t i = 0; i < all->n; i++) n_not += all->at[i].why_not[0] != 0;
     if (n_not) sy_buf_printf(b, "\nnot simulated, %zu points:\n", n_not);
@@ -206,32 +215,6 @@ struct offer {
     double ttft[2];
 };
 
-/* Time to the first token is a matter of queues: it is simulated, as the client measured it. */
-static sy_status simulated_ttft(const struct sy_env *env, const struct sy_calibration *c, const struct sy_measured *p,
-                                double *ttft, struct sy_err *err)
-{
-    enum sy_reach reach;
-    struct sy_timer t = p->timer;
-    struct sy_workload w;
-    struct sy_sim_seen seen;
-    t.consts = sy_calibration_for(c, p, &reach, NULL);
-    sy_status st = sy_workload_random(env, 10 * (size_t)p->conc, p->isl, p->osl, p->range, 1, &w, err);
-    if (st) return st;
-    struct sy_sim_opt o = {.timer = &t,
-                           .n_replica = 1,
-                           .chunk = p->chunk,
-                           .seq_max = p->conc,
-                           .ctx_len = p->isl + p->osl + 20,
-                           .block_len = 256,
-                           .accepted = 1,
-                           .users = p->conc,
-                           .seed = 1};
-    st = sy_simulate(env, &o, &w, &seen, err);
-    sy_workload_release(&w);
-    if (!st) *ttft = seen.ttft.mean;
-    return st;
-}
-
 static sy_status fill_offer(const struct sy_env *env, const struct sy_calibration *c, bool simulate, struct offer *o,
                             struct sy_err *err)
 {
@@ -248,8 +231,11 @@ static sy_status fill_offer(const struct sy_env *env, const struct sy_calibratio
         o->at[i][1] = metric[SY_METRIC_TPUT];
         if (i || !simulate) continue;
         o->ttft[0] = p->metric[SY_METRIC_TTFT];
-        sy_status st = simulated_ttft(env, c, p, &o->ttft[1], err);
+        struct sy_measured asked = *p; /* the article's are means */
+        asked.mean[SY_METRIC_TTFT] = true;
+        sy_status st = sy_rerun(env, c, &asked, metric, err);
         if (st) return st;
+        o->ttft[1] = metric[SY_METRIC_TTFT];
     }
     return SY_OK;
 }

@@ -8,9 +8,10 @@ struct sy_cells {  /* what a comparison came to */
     /* Points by how far the prediction reaches, and those of them whose throughput its band holds. */
     int32_t n_reach[SY_REACH_COUNT], n_held[SY_REACH_COUNT];
 };
-/* Points of `points` (NULL: those the calibration was made from) against it: a line each. */
+/* Points of `points` (NULL: those the calibration was made from) against it: a line each. simulate: closed loops run
+ * on the production scheduler instead of the closed form, and times to the first token stand beside. */
 SY_CHECK sy_status sy_published_points(const struct sy_env *, struct sy_calibration *, const struct sy_points *points,
-                                       struct sy_buf *, struct sy_cells *, struct sy_err *);
+                                       bool simulate, struct sy_buf *, struct sy_cells *, struct sy_err *);
 /* The v5e-8 against A100 sweep, and Qwen3.5-397B at 8k1k, with their price arithmetic. simulate: times to the first
  * token too, which takes seconds. */
 SY_CHECK sy_status sy_published_tables(const struct sy_env *, struct sy_calibration *, bool simulate, struct sy_buf *,

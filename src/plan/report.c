@@ -316,7 +316,8 @@ static void curve_of(const struct sy_report *r, const char *series, enum sy_char
 /* Four digits, no exponent, and as many decimals as the figures above and below have. */
 static void figure(struct sy_buf *b, double v)
 {
-    double a = fabs(v);
+    double a = fabs(v), unit = a >= 1e4 ? pow(10, floor(log10(a)) - 3) : 0;
+    if (unit > 0) v = round(v / unit) * unit;
     if (a > 0 && a < 0.001) sy_buf_printf(b, "%.4g", v);
     else sy_buf_printf(b, "%.*f", a >= 100 ? 0 : a >= 10 ? 2 : a >= 1 ? 3 : 4, v);
 }

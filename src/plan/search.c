@@ -308,6 +308,7 @@ static sy_status simulate_trace(struct search *s, struct sy_candidate *c, struct
                             .seq_max = c->users / c->timer.layout.dp + 1,
                             .ctx_len = o->trace_ctx + 32,
                             .block_len = o->hit > 0 ? 1024 : 64, /* prefixes are shared by whole blocks */
+                            .gap_ms_max = sy_group_gap_ms(c->group, c->timer.chip.id),
                             .memory_share = o->memory_share,
                             .accepted = 1,
                             .prefix_cache = o->hit <= 0, /* else the share is given, and texts are not looked at */
@@ -330,6 +331,7 @@ static sy_status simulate_users(struct search *s, struct sy_candidate *c, struct
                             .seq_max = c->users / dp + 1,
                             .ctx_len = (int32_t)(o->in + o->out) + 32,
                             .block_len = 256,
+                            .gap_ms_max = sy_group_gap_ms(c->group, c->timer.chip.id),
                             .memory_share = 0,
                             .accepted = 1,
                             .users = c->users,

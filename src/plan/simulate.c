@@ -552,6 +552,7 @@ static sy_status open_rank(struct sim *s, struct rank *r)
                                .seq_max = o->seq_max,
                                .batch_tok_max = o->chunk,
                                .score_row_max = 1,
+                               .gap_ms_max = o->gap_ms_max,
                                .wait_max = INT32_MAX,
                                .scheduling = o->scheduling,
                                .no_prefix_cache = !s->prefix_cache};

@@ -20,6 +20,7 @@ struct sy_sim_opt {
     int32_t chunk;   /* tokens of a rank's step */
     int32_t seq_max; /* sequences of a rank */
     int32_t ctx_len, block_len;
+    double gap_ms_max;   /* bound on the time between two tokens of an answer, kept by smaller chunks; 0: none */
     double memory_share; /* of a device's memory, weights included; 0: cache as large as it is ever wanted */
     double accepted;     /* tokens a decode step yields; 1: no speculation */
     int32_t drafted;     /* tokens verified beside the one */

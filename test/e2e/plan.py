@@ -133,6 +133,79 @@ def test_cards_of_users():
             refused(3, "plan", *CARD, "--chip", "b200", "--workload", "trace:" + trace, says=says)
 
 
+def test_bad_figures():
+    """What is empty, infinite, too large or not a number is one line that says where, whatever file or flag it stands in."""
+    own = ("--chip", "cpu2", "--model-card", "smollm2-135m", "--precision", "int4")
+    serve = '{"results":[{"completed":%s,"conc":4,"total_input_tokens":%s,"total_output_tokens":9,"tput_per_gpu":5}]}'
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "x.json")
+
+        def said(body, code, *args, says):
+            with open(path, "w") as f:
+                f.write(body)
+            refused(code, *args, says=says)
+
+        for body, says in (
+            ("", "x.json"),
+            ('{"chip_hour":{"b200":1e999}}', "overflow"),
+            ('{"chip_hour":{"b200":NaN}}', "NaN"),
+            ('{"chip_hour":{"b200":1e7}}', ("b200", "at most 1e6")),
+            ('{"chip_hour":{"b200":-1}}', ("b200", "above 0")),
+        ):
+            said(body, 3, "plan", *CARD, "--chip", "b200", "--tco", path, says=says)
+        for body in ("", "[]", "{}"):
+            said(body, 3, "plan", *CARD, "--chip", path, says="chip 'x'")
+            said(body, 3, "plan", "--model-card", path, "--chip", "b200", says="x.json")
+            said(body, 3, "plan", "published", "--calibration", path, says="x.json")
+            said(body, 3, "plan", "calibrate", "--from", path, says="x.json")
+            said(body, 3, "bench", "compare", path, path, says="x.json")
+            said(body, 3, "plan", *CARD, "--chip", "b200", "--workload", "trace:" + path, says="x.json")
+        for body in ('{"points":[]}', '{"results":[]}'):
+            said(body, 3, "plan", "calibrate", "--from", path, *own, says="found none")
+            said(body, 3, "plan", "check", "--against", path, *own, says="found none")
+        for done, tokens, says in ((1, "9e11", "tokens a request"), (1, "1e300", "total_input_tokens"), (0, "9", "completed")):
+            said(serve % (done, tokens), 3, "plan", "calibrate", "--from", path, *own, says=says)
+        said(serve % (1, "9"), 2, "plan", "calibrate", "--from", path, "--chip", "no", *own[2:], says="'no'")
+    ask = ("plan", *CARD, "--chip", "b200")
+    for flags, says in (
+        (("--chips", "0"), "1 to 65536"),
+        (("--chips", "1e99"), "1 to 65536"),
+        (("--chips", "nan"), "nan"),
+        (("--concurrency", "inf"), "1048576"),
+        (("--concurrency", "0"), "1048576"),
+        (("--workload", "0/0"), "0/0"),
+        (("--workload", "1e9/10"), "1e9/10"),
+        (("--slo", "ttft_p99<nan"), "nan"),
+        (("--slo", "ttft_p99<1e400s"), "1e400s"),
+        (("--hit-rate", "1"), "0.99"),
+        (("--hit-rate", "nan"), "nan"),
+        (("--memory-share", "inf"), "0.05"),
+        (("--afd", "4294967296+1"), "4294967296"),
+    ):
+        refused(2, *ask, *flags, says=(flags[0], says))
+    refused(2, "plan", *CARD, "--chips", "tpu_v7,b999", says=("b999", "plan list"))
+    refused(1, *ask, "--workload", "trace:/no/file", says="/no/file")
+    sweep = ("bench", "sweep", *CARD, "--concurrency", "4", "--backend")
+    refused(2, *sweep, "sim:b999", says="b999")
+    refused(2, *sweep, "sim:b200x8", "--vary", "tp=3", says="tp 3")
+    refused(2, *sweep, "sim:b200x8", "--vary", "colour=3", says="colour")
+
+
+def test_arithmetic():
+    """Products in another type than the precision's name is said, never silent."""
+    a = plan("--model-card", "llama-3.1-8b", "--chip", "a100_80", "--chips", "1", "--precision", "fp8", "--tco", "rental", "--simulate", "0")
+    assert "a100_80: products of fp8 at its bf16 peak" in a
+    assert "products of" not in plan("--model-card", "llama-3.1-8b", "--chip", "h200", "--chips", "1", "--precision", "fp8", "--simulate", "0")
+    with tempfile.TemporaryDirectory() as d:
+        prices = os.path.join(d, "p.json")
+        with open(prices, "w") as f:
+            f.write('{"name":"own","chip_hour":{"cpu2":0.1}}')
+        own = ("--model-card", "smollm2-135m", "--chip", "cpu2", "--chips", "1", "--tco", prices, "--simulate", "0")
+        for precision, kind in (("int4", "int8"), ("bf16", "fp32")):
+            assert found(*own, "--precision", precision)["configurations"][0]["arithmetic"] == kind
+            assert "cpu2: products of %s at its %s peak" % (precision, kind) in plan(*own, "--precision", precision)
+
+
 def test_report():
     with tempfile.TemporaryDirectory() as d:
         path = os.path.join(d, "r.html")
@@ -265,6 +338,17 @@ def test_own_measurements():
             f.write('{"name":"own","chip_hour":{"cpu2":0.1}}')
         r = found(*own, "--chips", "1", "--calibration", out, "--tco", prices, "--workload", "128/64", "--simulate", "0", "--concurrency", "8")
         assert r["configurations"][0]["framework"] == "systole" and r["configurations"][0]["constants"].startswith("predicted")
+        rows = [{"completed": 40, "conc": c, "isl": 256, "osl": 128, "total_input_tokens": 40 * 230, "total_output_tokens": 40 * 115,
+                 "tput_per_gpu": 2400 * c / (c + 4), "median_tpot": 0.003 + 0.0011 * c, "median_ttft": 0.06 + 0.003 * c} for c in (1, 16, 64)]
+        serve = os.path.join(d, "serve.json")
+        with open(serve, "w") as f:
+            json.dump({"results": rows}, f)
+        plan("calibrate", "--from", serve, *own, "-o", out)
+        with open(out) as f:
+            c = json.load(f)
+        assert 50 < c["groups"][0]["gap_ms"] < 300 and c["points"][0]["isl"] == 256 and abs(c["points"][0]["random_range_ratio"] - 0.8) < 0.01
+        closed, loops = (plan("check", "--calibration", out, "--against", serve, *own, *more) for more in ((), ("--simulate", "1")))
+        assert "TTFT" not in closed and loops.count("TTFT s") == 1 and len(re.findall(r"^serve .*fitted", loops, re.M)) == 3
         v5e = ("--chip", "tpu_v5e", "--chips", "8", "--model-card", "llama-3.1-8b", "--precision", "bf16")
         plan("calibrate", "--from", files["compiled"], *v5e, "-o", out)
         with open(out) as f:

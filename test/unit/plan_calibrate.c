@@ -73,7 +73,7 @@ static void finds_constants(void **state)
     sy_buf_init(&b, env(), 0);
     put_points(&b, "h200", "a", &truth, 8192, seen, SY_COUNT(seen), 0.01);
     read_points(&b, &made);
-    if (sy_calibrate_take(env(), &made, NULL, &c, &err)) fail_msg("%s", err.msg);
+    if (sy_calibrate_take(env(), &made, &c, &err)) fail_msg("%s", err.msg);
     assert_int_equal(c.n_group, 1);
     sy_buf_clear(&b);
     put_points(&b, "h200", "b", &truth, 8192, unseen, SY_COUNT(unseen), 0);
@@ -109,7 +109,7 @@ static void reaches(void **state)
     sy_buf_init(&b, env(), 0);
     put_points(&b, "h200", "a", &truth, 8192, seen, SY_COUNT(seen), 0);
     read_points(&b, &made);
-    if (sy_calibrate_take(env(), &made, NULL, &c, &err)) fail_msg("%s", err.msg);
+    if (sy_calibrate_take(env(), &made, &c, &err)) fail_msg("%s", err.msg);
     sy_buf_clear(&b);
     put_points(&b, "b200", "a", &truth, 8192, one, 1, 0);
     put_points(&b, "mi355x", "a", &truth, 8192, one, 1, 0);
@@ -123,7 +123,7 @@ static void reaches(void **state)
     assert_int_equal(reach, SY_REACH_WORKLOAD);
     sy_calibration_release(&c);
     made = (struct sy_points){0};
-    if (sy_calibrate_take(env(), &made, NULL, &c, &err)) fail_msg("%s", err.msg);
+    if (sy_calibrate_take(env(), &made, &c, &err)) fail_msg("%s", err.msg);
     struct sy_consts k = sy_calibration_for(&c, &asked.at[0], &reach, NULL);
     assert_int_equal(reach, SY_REACH_ROOFLINE);
     assert_memory_equal(&k, &sy_consts_roofline, sizeof k);
@@ -140,7 +140,7 @@ static void published(void **state)
     struct sy_calibration c;
     struct sy_err err = {0};
     if (sy_points_own(env(), &p, &err)) fail_msg("%s", err.msg);
-    if (sy_calibrate_take(env(), &p, NULL, &c, &err)) fail_msg("%s", err.msg);
+    if (sy_calibrate_take(env(), &p, &c, &err)) fail_msg("%s", err.msg);
     for (int r = SY_REACH_BETWEEN; r <= SY_REACH_KIN; r++) {
         assert_true(c.band[r].n >= 30);
         assert_true(c.band[r].covered >= SY_BAND_CLAIM / 100.0 - 0.03);
@@ -165,7 +165,7 @@ static void tables(void **state)
     struct sy_buf b;
     struct sy_err err = {0};
     if (sy_points_own(env(), &p, &err)) fail_msg("%s", err.msg);
-    if (sy_calibrate_take(env(), &p, NULL, &c, &err)) fail_msg("%s", err.msg);
+    if (sy_calibrate_take(env(), &p, &c, &err)) fail_msg("%s", err.msg);
     sy_buf_init(&b, env(), 0);
     if (sy_published_tables(env(), &c, false, &b, &cells, &err)) fail_msg("%s", err.msg);
     assert_true(cells.n >= 30);

@@ -11,7 +11,7 @@ enum { LIST_MAX = 1000 };
 
 static sy_status refuse(const char *flag, const char *at, double lo, double hi, bool whole, struct sy_err *err)
 {
-    return sy_fail(err, SY_EARG, "--%s: expected %s from %g to %g with commas between, found '%.40s'", flag,
+    return sy_fail(err, SY_EARG, "--%s: expected %s from %.10g to %.10g with commas between, found '%.40s'", flag,
                    whole ? "whole numbers" : "numbers", lo, hi, at);
 }
 

@@ -107,6 +107,7 @@ static sy_status one_load(struct sim *s, const struct config *c, const struct sy
                            .seq_max = users / at->timer.layout.dp + 1,
                            .ctx_len = in + out + 32,
                            .block_len = c->block_len,
+                           .gap_ms_max = sy_group_gap_ms(at->group, at->timer.chip.id),
                            .memory_share = memory_share,
                            .accepted = 1,
                            .users = users,
@@ -120,10 +121,9 @@ static const char *keep(struct sim *s, const char *text) { return sy_arena_text(
 
 static const char *figures_of(struct sim *s, const struct sy_placed *at)
 {
-    const struct sy_band *b = &s->calibration.band[at->reach];
-    char text[160];
-    if (at->reach == SY_REACH_ROOFLINE) snprintf(text, sizeof text, "simulated; roofline, 2 to 5 times too fast");
-    else snprintf(text, sizeof text, "simulated; %s, +-%.0f %%", sy_reach_name(at->reach), 100 * expm1(b->width));
+    char said[96], text[128];
+    sy_reach_say(&s->calibration, at->reach, said, sizeof said);
+    snprintf(text, sizeof text, "simulated; %s", said);
     return keep(s, text);
 }
 
@@ -206,7 +206,7 @@ static sy_status open_calibration(struct sim *s, struct sy_err *err)
     if (sy_arg_given(s->a, "calibration"))
         return sy_calibration_open(env, sy_arg_text(s->a, "calibration"), &s->calibration, err);
     sy_status st = sy_points_own(env, &points, err);
-    return st ? st : sy_calibrate_take(env, &points, NULL, &s->calibration, err);
+    return st ? st : sy_calibrate_take(env, &points, &s->calibration, err);
 }
 
 sy_status sy_sweep_simulated(struct sy_args *a, const struct sy_grid *g, struct sy_sweep_row **row, size_t *n,

@@ -10,13 +10,12 @@ enum { POINTS_MAX = 1500 };
 
 static struct sy_report_point report_point(const struct sy_asked *p, const struct sy_candidate *c)
 {
-    char name[48], label[128], figures[160];
-    const struct sy_band *band = &p->calibration.band[c->reach];
+    char name[48], label[128], said[96], figures[160];
     struct sy_arena *a = &p->a->arena;
     sy_sharding_name(&c->timer.layout, name, sizeof name);
     snprintf(label, sizeof label, "%d chips, %s, %d users", c->timer.layout.chips, name, c->users);
-    snprintf(figures, sizeof figures, "%s; %s, +-%.0f %%", c->simulated ? "simulated" : "estimated",
-             sy_reach_name(c->reach), 100 * expm1(band->width));
+    sy_reach_say(&p->calibration, c->reach, said, sizeof said);
+    snprintf(figures, sizeof figures, "%s; %s", c->simulated ? "simulated" : "estimated", said);
     double tpot = c->simulated ? c->tpot[0] : c->metric[SY_METRIC_TPOT], w = c->timer.chip.all_in_w;
     const char *l = sy_arena_text(a, label, strlen(label)), *f = sy_arena_text(a, figures, strlen(figures));
     return (struct sy_report_point){.series = c->chip,

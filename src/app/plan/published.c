@@ -6,6 +6,7 @@
 #include "app/plan/plan.h"
 #include "bench/report.h"
 #include "plan/published.h"
+#include "plan/rerun.h"
 
 /* What the user's own benchmarks ran on, from --chip, --precision and the model; *m NULL: not all is there. */
 static sy_status machine_of(struct sy_args *a, struct sy_machine *own, const struct sy_machine **m,
@@ -42,7 +43,12 @@ static sy_status read_files(struct sy_args *a, const char *const *file, size_t n
     const struct sy_machine *m;
     *out = (struct sy_points){0};
     sy_status st = machine_of(a, &own, &m, err);
-    for (size_t i = 0; i < n && !st; i++) st = sy_points_file(&a->app->env, file[i], m, out, err);
+    for (size_t i = 0; i < n && !st; i++) {
+        size_t before = out->n;
+        st = sy_points_file(&a->app->env, file[i], m, out, err);
+        if (!st && out->n == before)
+            st = sy_fail(err, SY_EFORMAT, "%s: expected a measurement at least, found none", file[i]);
+    }
     if (st) sy_points_release(out);
     return st;
 }
@@ -58,7 +64,11 @@ sy_status sy_plan_calibration(struct sy_args *a, struct sy_calibration *out, str
         return sy_calibration_open(env, sy_arg_text(a, "calibration"), out, err);
     }
     sy_status st = n ? read_files(a, from, n, &points, err) : sy_points_own(env, &points, err);
-    return st ? st : sy_calibrate_take(env, &points, NULL, out, err);
+    if (!st) st = sy_calibrate_take(env, &points, out, err);
+    if (st || !n) return st;
+    st = sy_rerun_gaps(env, out, err);
+    if (st) sy_calibration_release(out);
+    return st;
 }
 
 static sy_status finish(struct sy_buf *b, sy_status st, struct sy_err *err)
@@ -67,6 +77,8 @@ static sy_status finish(struct sy_buf *b, sy_status st, struct sy_err *err)
     sy_buf_release(b);
     return st;
 }
+
+static bool simulates(struct sy_args *a) { return sy_arg_given(a, "simulate") && sy_arg_int(a, "simulate") > 0; }
 
 sy_status sy_plan_published(struct sy_args *a, struct sy_err *err)
 {
@@ -78,9 +90,10 @@ sy_status sy_plan_published(struct sy_args *a, struct sy_err *err)
     if (st) return st;
     sy_buf_init(&b, env, 0);
     sy_buf_text(&b, "Ours are the closed form of the simulator with constants fitted to the points below.\n\n");
-    st = sy_published_tables(env, &c, sy_arg_given(a, "simulate") && sy_arg_int(a, "simulate") > 0, &b, &cells, err);
+    bool simulate = simulates(a);
+    st = sy_published_tables(env, &c, simulate, &b, &cells, err);
     sy_buf_text(&b, "\n");
-    if (!st) st = sy_published_points(env, &c, NULL, &b, &cells, err);
+    if (!st) st = sy_published_points(env, &c, NULL, simulate, &b, &cells, err);
     sy_published_bands(&c, &b);
     sy_buf_text(&b, "\n");
     if (!st) sy_published_total(&cells, &b);
@@ -105,7 +118,7 @@ sy_status sy_plan_check(struct sy_args *a, struct sy_err *err)
         return st;
     }
     sy_buf_init(&b, env, 0);
-    st = sy_published_points(env, &c, &asked, &b, &cells, err);
+    st = sy_published_points(env, &c, &asked, simulates(a), &b, &cells, err);
     sy_buf_text(&b, "\n");
     sy_published_held(&c, &cells, &b);
     if (!st) sy_published_total(&cells, &b);

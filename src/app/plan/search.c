@@ -27,7 +27,7 @@ static void put_candidate(const struct sy_asked *p, const struct sy_candidate *c
 {
     char name[48];
     sy_sharding_name(&c->timer.layout, name, sizeof name);
-    const struct sy_band *band = &p->calibration.band[c->reach];
+    char said[96];
     double tpot = c->simulated ? c->tpot[0] : c->metric[SY_METRIC_TPOT];
     double ttft = c->simulated ? c->ttft[0] : c->metric[SY_METRIC_TTFT];
     double e2e = c->simulated ? c->e2e[0] : c->metric[SY_METRIC_E2E];
@@ -37,11 +37,22 @@ static void put_candidate(const struct sy_asked *p, const struct sy_candidate *c
     else sy_buf_printf(b, " %8s", "-");
     sy_buf_printf(b, " %8.2f  ", e2e);
     if (c->n_replica > 1) sy_buf_printf(b, "%d replicas, ", c->n_replica);
-    sy_buf_printf(b, "%s; ", c->simulated ? "simulated" : "estimated");
-    if (c->reach == SY_REACH_ROOFLINE) sy_buf_text(b, "roofline, 2 to 5 times too fast");
-    else if (band->n) sy_buf_printf(b, "%s, +-%.0f %%", sy_reach_name(c->reach), 100 * expm1(band->width));
-    else sy_buf_text(b, sy_reach_name(c->reach));
-    sy_buf_char(b, '\n');
+    sy_reach_say(&p->calibration, c->reach, said, sizeof said);
+    sy_buf_printf(b, "%s; %s\n", c->simulated ? "simulated" : "estimated", said);
+}
+
+/* In what products are costed where that is not what the precision is called. */
+static void put_arithmetic(const struct sy_asked *p, size_t shown, struct sy_buf *b)
+{
+    for (size_t i = 0; i < shown; i++) {
+        const struct sy_timer *t = &p->found.at[i].timer;
+        enum sy_arith a = sy_chip_arith(&t->chip, t->path.arith);
+        bool narrow = t->path.b_weight < 1 && a != SY_ARITH_FP4, said = a == t->path.arith && !narrow;
+        for (size_t k = 0; k < i && !said; k++) said = !strcmp(p->found.at[k].chip, p->found.at[i].chip);
+        if (!said)
+            sy_buf_printf(b, "     %s: products of %s at its %s peak\n", p->found.at[i].chip, p->o.precision,
+                          sy_arith_name(a));
+    }
 }
 
 static void put_sensitivity(const struct sy_asked *p, const struct sy_candidate *c, struct sy_buf *b)
@@ -138,7 +149,9 @@ static void put_found(const struct sy_asked *p, const struct sy_plan_found *all,
                       f->at[0].missed);
     sy_buf_printf(b, "%4s %-9s %5s %-14s %6s %9s %9s %9s %8s %8s %8s\n", "rank", "chip", "chips", "sharding", "users",
                   "$/M tok", "tok/s/chp", "TPOT ms", "TTFT s", "p99", "E2E s");
-    for (size_t i = 0; i < shown && i < SHOWN; i++) put_candidate(p, &f->at[i], (int)i + 1, b);
+    if (shown > SHOWN) shown = SHOWN;
+    for (size_t i = 0; i < shown; i++) put_candidate(p, &f->at[i], (int)i + 1, b);
+    put_arithmetic(p, shown, b);
     put_sensitivity(p, &f->at[0], b);
     put_hybrid(p, all, b);
     put_refused(f, b);
@@ -156,6 +169,7 @@ static void put_configuration(const struct sy_asked *p, const struct sy_candidat
     sy_jout_text(j, "hw", c->chip);
     sy_jout_text(j, "model", p->card.name);
     sy_jout_text(j, "precision", p->o.precision);
+    sy_jout_text(j, "arithmetic", sy_arith_name(sy_chip_arith(&c->timer.chip, c->timer.path.arith)));
     sy_jout_text(j, "framework", c->group ? c->group->framework : "none");
     sy_jout_text(j, "build", c->group ? c->group->date : "");
     sy_jout_num(j, "isl", p->o.in);

@@ -80,10 +80,9 @@ static sy_status run(struct study *s, const struct way *w, const struct sy_place
 
 static void said_of(struct study *s, const char *how, enum sy_reach reach)
 {
-    if (reach == SY_REACH_ROOFLINE) sy_buf_printf(&s->b, "\n%s; roofline, 2 to 5 times too fast\n", how);
-    else
-        sy_buf_printf(&s->b, "\n%s; constants %s, +-%.0f %%\n", how, sy_reach_name(reach),
-                      100 * expm1(s->calibration.band[reach].width));
+    char said[96];
+    sy_reach_say(&s->calibration, reach, said, sizeof said);
+    sy_buf_printf(&s->b, "\n%s; %s%s\n", how, reach == SY_REACH_ROOFLINE ? "" : "constants ", said);
 }
 
 /* Simulates every way and writes a line for each. */

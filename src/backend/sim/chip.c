@@ -77,7 +77,9 @@ sy_status sy_chip_read(const struct sy_env *env, const char *id, const char *tex
     return r.st;
 }
 
-double sy_chip_flops(const struct sy_chip *c, enum sy_arith a)
+const char *sy_arith_name(enum sy_arith a) { return (unsigned)a < SY_ARITH_COUNT ? arith_names[a] : "?"; }
+
+enum sy_arith sy_chip_arith(const struct sy_chip *c, enum sy_arith a)
 {
     static const enum sy_arith wider[SY_ARITH_COUNT] = {[SY_ARITH_FP4] = SY_ARITH_FP8,
                                                         [SY_ARITH_FP8] = SY_ARITH_BF16,
@@ -85,8 +87,10 @@ double sy_chip_flops(const struct sy_chip *c, enum sy_arith a)
                                                         [SY_ARITH_BF16] = SY_ARITH_F32,
                                                         [SY_ARITH_F32] = SY_ARITH_F32};
     for (int i = 0; i < SY_ARITH_COUNT && c->flops[a] <= 0; i++) a = wider[a];
-    return c->flops[a];
+    return a;
 }
+
+double sy_chip_flops(const struct sy_chip *c, enum sy_arith a) { return c->flops[sy_chip_arith(c, a)]; }
 
 sy_status sy_path_named(const char *name, const struct sy_chip *chip, struct sy_path *out, struct sy_err *err)
 {
@@ -104,6 +108,10 @@ sy_status sy_path_named(const char *name, const struct sy_chip *chip, struct sy_
     for (size_t i = 0; i < SY_COUNT(known); i++) {
         if (strlen(known[i].name) != n || memcmp(known[i].name, name, n)) continue;
         *out = known[i].path;
+        /* 4-bit weights are widened to what activations are multiplied in: 16 bits where a chip has them, or 8. */
+        if (out->b_weight < 1 && out->arith == SY_ARITH_BF16 && chip->flops[SY_ARITH_BF16] <= 0 &&
+            chip->flops[SY_ARITH_INT8] > 0)
+            out->arith = SY_ARITH_INT8;
         if (sy_chip_flops(chip, out->arith) > 0) return SY_OK;
         return sy_fail(err, SY_EARG, "chip '%s': its card has no peak for '%s' arithmetic or a wider one", chip->id,
                        name);

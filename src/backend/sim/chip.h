@@ -34,5 +34,7 @@ struct sy_path {
     double b_weight, b_attn, b_head, b_kv; /* bytes of one element */
 };
 SY_CHECK sy_status sy_path_named(const char *name, const struct sy_chip *, struct sy_path *out, struct sy_err *);
-double sy_chip_flops(const struct sy_chip *,
-                     enum sy_arith); /* the nearest wider type's where it has none; 0: unknown */
+const char *sy_arith_name(enum sy_arith);
+/* What a chip multiplies in where its card has no peak for a type: the nearest wider one that it has. */
+enum sy_arith sy_chip_arith(const struct sy_chip *, enum sy_arith);
+double sy_chip_flops(const struct sy_chip *, enum sy_arith); /* its peak; 0: unknown */
