@@ -152,7 +152,7 @@ static double activation(const struct sy_xmat *x, int64_t r, int64_t i)
         memcpy(&h, x->data + r * x->ld + i * 2, 2);
         return sy_bf16_to_f32(h);
     }
-    return (double)(int8_t)x->data[r * x->ld + i] * sy_xplanes_of(x).scale[i / 32 * x->ld_group + r];
+    return (double)(int8_t)x->data[r * x->ld + i] * x->planes.scale[i / 32 * x->ld_group + r];
 }
 
 struct problem {
@@ -408,7 +408,7 @@ static size_t row_of(const struct sy_xmat *x, int64_t r, unsigned char *to)
                                       : (size_t)x->k;
     memcpy(to, x->data + r * x->ld, n);
     if (x->kind != SY_X_I8) return n;
-    struct sy_xplanes p = sy_xplanes_of(x);
+    struct sy_xplanes p = x->planes;
     for (int64_t g = 0; g < x->k / 32 * 7; g++, n += 4) memcpy(to + n, p.scale + g * x->ld_group + r, 4);
     return n;
 }
@@ -461,7 +461,7 @@ static void test_prepare(void **state)
             }
             if (kind == SY_X_I8)
                 for (int64_t g = 0; g < k / 32; g++) {
-                    struct sy_xplanes p = sy_xplanes_of(&a);
+                    struct sy_xplanes p = a.planes;
                     bool bad = g == 0 || g == k / 32 - 1;
                     assert_true(isnan(p.scale[g * a.ld_group + 1]) == bad &&
                                 isnan(p.mass[g * a.ld_group + 1]) == bad);
@@ -482,7 +482,7 @@ static void test_quantised(void **state)
     struct sy_xmat a;
     sy_xmat_init(&a, SY_X_I8, 4, 64, get(sy_xmat_bytes(SY_X_I8, 4, 64)));
     table("generic")->prepare[SY_X_I8](x, 64, 0, 4, &a);
-    struct sy_xplanes p = sy_xplanes_of(&a);
+    struct sy_xplanes p = a.planes;
     for (int i = 0; i < 4 * 64; i++) {
         int row = i / 64, g = i % 64 / 32, sum[2] = {0, 0};
         int64_t at = g * a.ld_group + row, half_at = 2 * g * a.ld_group + row;

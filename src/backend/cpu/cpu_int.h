@@ -86,6 +86,8 @@ struct moe {
     struct moe_run *run;                           /* [n_run] */
     int32_t n_run;
 };
+/* Rows of a product's operand that an item takes at most; floats of a gate and an up that it makes of them. */
+enum { CPU_PRODUCT_ROWS = 512, CPU_GLU_FLOATS = 1 << 16 };
 struct op;
 typedef void (*row_fn)(const struct sy_program *, const struct op *, int64_t lo, int64_t hi);
 struct op {
@@ -98,6 +100,11 @@ struct op {
     bool by_column;                /* MUL: the second operand is one column for all */
     struct sy_epilogue epi;        /* product */
     struct sy_xmat *x[SY_X_COUNT]; /* product: its operand, by kind; preparation: what to fill */
+    /* A product of gate and up that leaves nothing but the operand of the product behind the GLU. */
+    const struct sy_node *glu;     /* NULL: any other product */
+    int64_t gate, up;              /* first columns */
+    struct sy_xmat *h[SY_X_COUNT]; /* what to fill, by kind */
+    const struct value *scratch;   /* [thread][CPU_GLU_FLOATS] */
     const float *rope_cs;          /* table of the step */
     int64_t rope_n;
     struct sy_kv_dim kv;

@@ -127,5 +127,25 @@ size_t sy_xmat_bytes(enum sy_xkind kind, int64_t m, int64_t k)
 void sy_xmat_init(struct sy_xmat *x, enum sy_xkind kind, int64_t m, int64_t k, void *mem)
 {
     *x = (struct sy_xmat){.kind = kind, .m = m, .k = k, .data = mem, .ld = (int64_t)row_bytes_of(kind, k)};
-    if (kind == SY_X_I8) x->ld_group = (int64_t)plane_row(m);
+    if (kind != SY_X_I8 || !mem) return;
+    x->ld_group = (int64_t)plane_row(m);
+    int64_t n = k / SY_XGROUP * x->ld_group;
+    float *scale = (float *)(void *)(x->data + m * x->ld);
+    int32_t *sum = (int32_t *)(scale + n);
+    float *mass = (float *)(sum + 3 * n);
+    x->planes = (struct sy_xplanes){scale, sum, sum + n, mass, mass + n};
+}
+
+struct sy_xmat sy_xmat_view(const struct sy_xmat *x, int64_t row, int64_t m, int64_t col, int64_t k)
+{
+    static const int64_t element[SY_X_COUNT] = {[SY_X_F32] = 4, [SY_X_BF16] = 2, [SY_X_I8] = 1};
+    struct sy_xmat v = *x;
+    v.m = m;
+    v.k = k;
+    v.data += row * x->ld + col * element[x->kind];
+    if (x->kind != SY_X_I8) return v;
+    int64_t at = col / SY_XGROUP * x->ld_group + row, half_at = col / HALF_GROUP * x->ld_group + row;
+    v.planes = (struct sy_xplanes){x->planes.scale + at, x->planes.sum + at, x->planes.half_sum + half_at,
+                                   x->planes.mass + at, x->planes.half_mass + half_at};
+    return v;
 }

@@ -49,17 +49,9 @@ struct sy_panels { /* a packed matrix, or a run of rows of one */
     size_t min_at, scale_at, code_at; /* where the planes of a panel start */
     struct sy_regroup regroup;        /* of the stored rows, when packing */
 };
-struct sy_xmat { /* activations prepared for a layout: caller's memory */
-    enum sy_xkind kind;
-    int64_t m, k;
-    unsigned char *data; /* sy_xmat_bytes() of them, 64-byte aligned */
-    int64_t ld;          /* bytes from row to row */
-    int64_t ld_group;    /* int8: elements from group to group of the planes below */
-};
-
-/* What stands after the m rows of int8 codes: planes of numbers by group, rows side by side, so that a tile of rows
- * finds those of a group in one cache line. Group g of row r is at [g * ld_group + r]; g is elements 32g .. 32g+31,
- * a half h is 16h .. 16h+15. The sums of codes that a zero point or a min needs are made once, here. */
+/* What belongs to int8 codes: planes of numbers by group, rows side by side, so that a tile of rows finds those of a
+ * group in one cache line. Group g of row r is at [g * ld_group + r]; g is elements 32g .. 32g+31, a half h is
+ * 16h .. 16h+15. The sums of codes that a zero point or a min needs are made once, here. */
 struct sy_xplanes {
     float *scale;      /* [k/32] */
     int32_t *sum;      /* [k/32] -8 * sum of codes: the start value that takes a zero point of 8 off */
@@ -67,14 +59,14 @@ struct sy_xplanes {
     float *mass;       /* [k/32] scale * sum of codes: what a min is multiplied by */
     float *half_mass;  /* [k/16] */
 };
-static inline struct sy_xplanes sy_xplanes_of(const struct sy_xmat *x)
-{
-    int64_t n = x->k / SY_XGROUP * x->ld_group;
-    float *scale = (float *)(void *)(x->data + x->m * x->ld);
-    int32_t *sum = (int32_t *)(scale + n);
-    float *mass = (float *)(sum + 3 * n);
-    return (struct sy_xplanes){scale, sum, sum + n, mass, mass + n};
-}
+struct sy_xmat { /* activations prepared for a layout: caller's memory */
+    enum sy_xkind kind;
+    int64_t m, k;
+    unsigned char *data;      /* sy_xmat_bytes() of them, 64-byte aligned */
+    int64_t ld;               /* bytes from row to row */
+    struct sy_xplanes planes; /* int8: in the same memory, behind the rows */
+    int64_t ld_group;         /* int8: elements from group to group of the planes */
+};
 
 /* Which layout a stored format takes under a compute mode; refused when the mode cannot be honoured (int8 for a float
  * format). f32: every format becomes F32. bf16: every format becomes BF16. auto: affine formats become I4 or I8; bf16
@@ -97,4 +89,6 @@ void sy_panels_pack_transposed(const struct sy_panels *p, const struct sy_tensor
 size_t sy_panels_scratch_transposed(int64_t n, int64_t k);
 size_t sy_xmat_bytes(enum sy_xkind, int64_t m, int64_t k);
 void sy_xmat_init(struct sy_xmat *, enum sy_xkind, int64_t m, int64_t k, void *mem);
+/* Rows [row, row + m) and elements [col, col + k) of each, in place. col: a multiple of 32. */
+struct sy_xmat sy_xmat_view(const struct sy_xmat *, int64_t row, int64_t m, int64_t col, int64_t k);
 const char *sy_layout_name(enum sy_layout);

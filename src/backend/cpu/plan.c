@@ -22,7 +22,7 @@ struct plan {
     uint32_t n_node;
     int *n_use;   /* by node: consumers */
     bool *on_out; /* by node */
-    bool *fused;  /* ADD nodes that live in a product's epilogue */
+    bool *fused;  /* ADD and GLU nodes that a product computes */
     struct buffer *buf;
     int n_buf, cap_buf;
     struct sy_xmat *x; /* prepared operands; their buffer and node beside them */
@@ -176,6 +176,67 @@ static uint32_t residual_add(const struct plan *l, uint32_t id)
     return 0;
 }
 
+/* The only reader of node `id`, or 0. */
+static uint32_t reader(const struct plan *l, uint32_t id)
+{
+    if (l->n_use[id] != 1) return 0;
+    for (uint32_t i = id + 1; i < l->n_node; i++)
+        for (size_t k = 0; k < SY_COUNT(node_of(l, i)->in); k++)
+            if (node_of(l, i)->in[k].id == id) return i;
+    return 0;
+}
+
+/* The GLU of the halves of product `id`, or 0 where a product cannot compute it: its one reader is another product.
+ */
+static uint32_t glu_of(const struct plan *l, uint32_t id)
+{
+    uint32_t glu = 0;
+    if (l->n_use[id] != 2 || l->p->b->opt.unfused) return 0;
+    for (uint32_t i = id + 1, n = 0; i < l->n_node && n < 2; i++) {
+        if (node_of(l, i)->in[0].id != id) continue;
+        if (node_of(l, i)->op != SY_OP_PART) return 0;
+        uint32_t to = reader(l, i);
+        if (!to || node_of(l, to)->op != SY_OP_GLU || (n++ && to != glu)) return 0;
+        glu = to;
+    }
+    if (!glu) return 0;
+    const struct sy_node *n = node_of(l, glu);
+    const struct sy_glu_dim *d = &n->attr.glu;
+    if (d->limit > 0 || d->up_add != 0 || n->dim[1] % SY_XGROUP || 2 * n->dim[1] != node_of(l, id)->dim[1]) return 0;
+    const struct wentry *w = cpu_weight(l->w, node_of(l, node_of(l, id)->in[1].id)->name);
+    for (int s = 0; s < w->n_seg; s++)
+        if (w->seg[s].col0 % SY_PANEL) return 0;
+    uint32_t next = reader(l, glu);
+    return next && node_of(l, next)->op == SY_OP_LINEAR && node_of(l, next)->in[0].id == glu ? glu : 0;
+}
+
+/* Product `o`, whose region has begun, leaves the operand of the product behind the GLU. */
+static void plan_glu(struct plan *l, struct op *o, uint32_t glu)
+{
+    const struct sy_node *n = node_of(l, glu), *next = node_of(l, reader(l, glu));
+    o->glu = n;
+    o->gate = node_of(l, n->in[0].id)->attr.part.lo;
+    o->up = node_of(l, n->in[1].id)->attr.part.lo;
+    l->fused[glu] = true;
+    const struct wentry *w = cpu_weight(l->w, node_of(l, next->in[1].id)->name);
+    sy_assert(w && w->seg);
+    int64_t m = rows_max(l, l->on_out[o->node->in[0].id]);
+    for (int s = 0; s < w->n_seg; s++) {
+        enum sy_xkind kind = sy_layout_xkind(w->seg[s].p.layout);
+        if (o->h[kind]) continue;
+        sy_assert(l->n_x < l->cap_x);
+        int i = l->n_x++;
+        sy_xmat_init(&l->x[i], kind, m, n->dim[1], NULL);
+        l->x_node[i] = glu;
+        l->x_buf[i] = new_buffer(l, sy_xmat_bytes(kind, m, n->dim[1]));
+        o->h[kind] = &l->x[i];
+    }
+    struct value *v = &l->p->value[glu]; /* which nobody else writes */
+    size_t threads = (size_t)sy_pool_size(l->p->b->pool);
+    v->buffer = new_buffer(l, threads * CPU_GLU_FLOATS * sizeof(float));
+    o->scratch = v;
+}
+
 static void plan_linear(struct plan *l, uint32_t id)
 {
     const struct sy_node *n = node_of(l, id);
@@ -192,7 +253,11 @@ static void plan_linear(struct plan *l, uint32_t id)
     for (int i = 0; i < l->n_x; i++)
         if (l->x_node[i] == n->in[0].id) touch(l, l->x_buf[i]);
     if (n->in[2].id) o->epi.bias = vector(l, n->in[2]);
-    uint32_t add = residual_add(l, id);
+    uint32_t glu = glu_of(l, id), add = residual_add(l, id);
+    if (glu) {
+        plan_glu(l, o, glu);
+        return;
+    }
     if (!add) {
         writes(l, o, id, 0);
         return;

@@ -215,7 +215,7 @@ SY_INLINE void int_tile(enum sy_layout layout, const int group, const int R, boo
     int64_t column = panel * SY_PANEL + h * HALF, ld = j->x->ld, ld_group = j->x->ld_group;
     if (column >= w->n) return;
     const unsigned char *at = w->data + (size_t)panel * w->panel_bytes;
-    struct sy_xplanes planes = sy_xplanes_of(j->x);
+    struct sy_xplanes planes = j->x->planes;
     __m256 f[INT_ROWS];
     SY_UNROLL
     for (int r = 0; r < R; r++) f[r] = _mm256_setzero_ps();
@@ -352,7 +352,7 @@ SY_INLINE void quantise(const float *x, int64_t row, int64_t g, struct sy_xmat *
 
 static void prepare_i8(const float *x, int64_t ldx, int64_t lo, int64_t hi, struct sy_xmat *out)
 {
-    struct sy_xplanes to = sy_xplanes_of(out);
+    struct sy_xplanes to = out->planes;
     for (int64_t r = lo; r < hi; r++)
         for (int64_t g = 0; g < out->k / SY_XGROUP; g++) quantise(x + r * ldx + g * SY_XGROUP, r, g, out, &to);
 }

@@ -170,7 +170,7 @@ SY_INLINE void quantise(const float *x, int64_t ldx, int64_t row, int rows, int6
 
 static void prepare_i8(const float *x, int64_t ldx, int64_t lo, int64_t hi, struct sy_xmat *out)
 {
-    struct sy_xplanes to = sy_xplanes_of(out);
+    struct sy_xplanes to = out->planes;
     for (int64_t g, r = lo; r < hi; r += 16)
         for (g = 0; g < out->k / SY_XGROUP; g++) quantise(x, ldx, r, hi - r < 16 ? (int)(hi - r) : 16, g, out, &to);
 }

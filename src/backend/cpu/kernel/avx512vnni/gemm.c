@@ -141,7 +141,7 @@ ROWS(rows_i4_halves, SY_LAYOUT_I4, 16)
 static void mul(const struct sy_panels *w, const struct sy_xmat *x, int64_t row_lo, int64_t row_hi, int64_t panel_lo,
                 int64_t panel_hi, float *y, int64_t ldy, const struct sy_epilogue *e)
 {
-    struct job t = {.j = {w, x, y, ldy, e}, .planes = sy_xplanes_of(x), .zero = w->zero != 0};
+    struct job t = {.j = {w, x, y, ldy, e}, .planes = x->planes, .zero = w->zero != 0};
     bool halves = w->group == 16, int8 = w->layout == SY_LAYOUT_I8;
     t.sum = halves ? t.planes.half_sum : t.planes.sum;
     t.mass = halves ? t.planes.half_mass : t.planes.mass;

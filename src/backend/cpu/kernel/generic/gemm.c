@@ -43,7 +43,7 @@ static void quantise_group(const float *x, int8_t *q, float *scale)
 
 static void prepare_i8(const float *x, int64_t ldx, int64_t lo, int64_t hi, struct sy_xmat *out)
 {
-    struct sy_xplanes to = sy_xplanes_of(out);
+    struct sy_xplanes to = out->planes;
     for (int64_t r = lo; r < hi; r++)
         for (int64_t g = 0; g < out->k / SY_XGROUP; g++) {
             int8_t *q = (int8_t *)out->data + r * out->ld + g * SY_XGROUP;
@@ -209,7 +209,7 @@ static void int_rows(const struct sy_panels *w, const struct sy_xmat *x, int64_t
                      int64_t ldy, const struct sy_epilogue *e)
 {
     const unsigned char *panel = w->data + (size_t)p * w->panel_bytes;
-    struct sy_xplanes planes = sy_xplanes_of(x);
+    struct sy_xplanes planes = x->planes;
     bool halves = w->group < SY_XGROUP;
     const int32_t *sums = halves ? planes.half_sum : planes.sum;
     const float *masses = halves ? planes.half_mass : planes.mass;
