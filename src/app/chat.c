@@ -169,7 +169,7 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
 {
     struct chat c = {0};
     struct sy_engine *e = NULL;
-    sy_status st = sy_session_open(a, &e, err);
+    sy_status st = sy_session_open(a, true, &e, err);
     if (st) return st;
     sy_talk_init(&c.talk, a->app, e);
     sy_buf_init(&c.line, &a->app->env, 0);

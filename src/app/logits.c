@@ -89,7 +89,7 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
     sy_ids_init(&ids, &a->app->env);
     sy_status st = sy_ids_from_flags(a, &ids, &given, err);
     if (!st && !given) st = sy_fail(err, SY_EARG, "logits: expected --ids or --ids-file, found neither");
-    if (!st) st = sy_session_open(a, &e, err);
+    if (!st) st = sy_session_open(a, false, &e, err);
     if (!st && !(o.file = fopen(path, "wb")))
         st = sy_fail(err, SY_EIO, "cannot write '%s': %s", path, strerror(errno));
     if (!st) st = score(a, e, &ids, &o, err);

@@ -120,7 +120,7 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
     char *text = NULL;
     size_t n;
     sy_status st = sy_file_read(&a->app->env, sy_arg_text(a, "file"), TEXT_BYTES_MAX, &text, &n, err);
-    if (!st) st = sy_session_open(a, &e, err);
+    if (!st) st = sy_session_open(a, false, &e, err);
     if (!st) st = measure(a, e, text, n, err);
     sy_engine_free(e);
     sy_delete(&a->app->env, text);

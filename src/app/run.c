@@ -164,7 +164,7 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
     sy_status st = sy_ids_from_flags(a, &ids, &given, err);
     if (!st && given && a->n_operand) st = sy_fail(err, SY_EARG, "run: expected PROMPT or --ids, found both");
     if (!st && !given) st = read_prompt(a, &text, err);
-    if (!st) st = sy_session_open(a, &e, err);
+    if (!st) st = sy_session_open(a, true, &e, err);
     if (!st && !given) st = make_prompt(a, e, &text, &ids, err);
     if (!st) st = answer(a, e, &ids, err);
     sy_engine_free(e);

@@ -32,6 +32,7 @@ struct sy_backend_opt {
     const char *device; /* what stands after "name:" in --backend, or NULL */
     int32_t n_thread;   /* 0: as many as the process may use */
     enum sy_compute compute;
+    bool one_sequence; /* cpu, SY_COMPUTE_AUTO: what reads weights fastest, not what multiplies many rows fastest */
     enum sy_kv_dtype kv_dtype;
     struct sy_shard shard; /* how devices share the model; zero: there is one */
     const char *cache_dir; /* folder for compiled programs, or NULL; outlives the backend */

@@ -26,7 +26,7 @@ struct how {
     enum sy_compute compute;
     enum sy_kv_dtype kv;
     enum sy_state_dtype state;
-    bool together, twice;
+    bool together, twice, one_sequence;
     int32_t tight; /* percent of the cache that all need; 0: all of it */
 };
 
@@ -63,6 +63,7 @@ static struct sy_engine *open_engine(const struct sy_env *env, const char *model
                               .draft_max = h->draft};
     o.backend_opt.n_thread = h->threads;
     o.backend_opt.compute = h->compute;
+    o.backend_opt.one_sequence = h->one_sequence;
     o.backend_opt.kv_dtype = h->kv;
     o.backend_opt.state_dtype = h->state;
     struct sy_engine *e;
@@ -243,6 +244,20 @@ static void quantised_fast(void **state)
     (void)state;
     for (size_t i = 0; i < SY_COUNT(quant_models); i++) check_model(quant_models[i], SY_COMPUTE_AUTO, SY_KV_F16);
 }
+/* What reads weights fastest is the codes themselves, on every machine. */
+static void one_sequence(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SY_COUNT(quant_models); i++) {
+        struct answer codes[N_REQUEST], other[N_REQUEST];
+        struct how h = {.threads = 1, .chunk = 512, .seq_max = 1, .compute = SY_COMPUTE_INT8, .kv = SY_KV_F16};
+        (void)answers(quant_models[i], h, codes);
+        h.compute = SY_COMPUTE_AUTO;
+        h.one_sequence = true;
+        (void)answers(quant_models[i], h, other);
+        same(quant_models[i], "one sequence is all there is", codes, other);
+    }
+}
 static void small_cache(void **state)
 {
     (void)state;
@@ -371,15 +386,11 @@ static void each_allocation_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(float_exact),
-        cmocka_unit_test(float_fast),
-        cmocka_unit_test(hybrid_exact),
-        cmocka_unit_test(hybrid_fast),
-        cmocka_unit_test(families_exact),
-        cmocka_unit_test(families_fast),
-        cmocka_unit_test(quantised_fast),
-        cmocka_unit_test(small_cache),
-        cmocka_unit_test(steps_allocate_nothing),
+        cmocka_unit_test(float_exact),           cmocka_unit_test(float_fast),
+        cmocka_unit_test(hybrid_exact),          cmocka_unit_test(hybrid_fast),
+        cmocka_unit_test(families_exact),        cmocka_unit_test(families_fast),
+        cmocka_unit_test(quantised_fast),        cmocka_unit_test(one_sequence),
+        cmocka_unit_test(small_cache),           cmocka_unit_test(steps_allocate_nothing),
         cmocka_unit_test(each_allocation_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

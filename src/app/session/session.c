@@ -48,7 +48,7 @@ sy_status sy_session_models(struct sy_args *a, struct sy_engine_opt *o, struct s
     return sy_model_path(a, o->draft_model, &o->draft_model, err);
 }
 
-sy_status sy_session_open(struct sy_args *a, struct sy_engine **out, struct sy_err *err)
+sy_status sy_session_open(struct sy_args *a, bool one_sequence, struct sy_engine **out, struct sy_err *err)
 {
     struct sy_engine_opt opt;
     sy_status st = sy_session_opt(a, &opt, err);
@@ -56,6 +56,7 @@ sy_status sy_session_open(struct sy_args *a, struct sy_engine **out, struct sy_e
     if (st) return st;
     struct sy_progress bar;
     sy_progress_init(&bar, &a->app->env, a->app->progress, "loading");
+    opt.backend_opt.one_sequence = one_sequence;
     opt.backend_opt.progress = on_load;
     opt.backend_opt.progress_ctx = &bar;
     st = sy_engine_new(&a->app->env, &opt, out, err);

@@ -33,6 +33,7 @@ static sy_status open_backend(const struct sy_env *env, const struct sy_backend_
     b->opt = *opt;
     b->attend_part = opt->attend_part ? opt->attend_part : sy_attend_part;
     sy_status st = sy_kernels_pick(getenv("SYSTOLE_ISA"), &b->kern, err);
+    if (opt->one_sequence) b->kern.bf16_codes = false; /* which integers outdo on one row: no widening */
     if (!st) st = sy_pool_new(env, opt->n_thread, &b->pool, err);
     if (st) {
         close_backend(b);

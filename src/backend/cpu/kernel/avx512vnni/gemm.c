@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { ROWS_MAX = 12, AHEAD = 4096 /* bytes that codes are asked for before they are needed */ };
+enum { ROWS_MAX = 12, AHEAD = 8192 /* bytes that codes are asked for before they are needed */ };
 
 struct job {
     struct sy_job j;
@@ -106,7 +106,7 @@ SY_INLINE void tile(const struct job *t, enum sy_layout layout, const int group,
     for (int64_t k = 0; k < w->k; k += 32) {
         if (R <= 4) {
             SY_UNROLL
-            for (int i = 0; i < code_bytes; i += 64) _mm_prefetch((const char *)code + AHEAD + i, _MM_HINT_T0);
+            for (int i = 0; i < code_bytes; i += 64) _mm_prefetch((const char *)code + AHEAD + i, _MM_HINT_T1);
         }
         block(t, layout, group, R, code, w_scale, &x, sum, x_scale, f);
         code += code_bytes;
