@@ -43,7 +43,7 @@ const struct sy_command sy_cmd_plan = {
              "check      compares predictions with points that were not used.\n"
              "published  prints published tables beside ours.\n"
              "study      answers questions of scheduling: study balance, batching, chunks, speculation, "
-             "disaggregation, tiers.\n"
+             "disaggregation, tiers, hybrid.\n"
              "list       names the chips, model cards, price lists and measurements that the program carries.\n"
              "All figures are simulated or estimated; each says from what, and how far off such figures were.",
     .operands = "[MODE [NAME]]",

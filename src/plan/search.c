@@ -311,6 +311,7 @@ static sy_status simulate_trace(struct search *s, struct sy_candidate *c, struct
                             .gap_ms_max = sy_group_gap_ms(c->group, c->timer.chip.id),
                             .memory_share = o->memory_share,
                             .accepted = 1,
+                            .routed = true,
                             .prefix_cache = o->hit <= 0, /* else the share is given, and texts are not looked at */
                             .hit = o->hit,
                             .seed = o->seed};

@@ -6,6 +6,7 @@
 
 #include "backend/sim/sim.h"
 #include "base/rng.h"
+#include "serve/router.h"
 
 enum { N_VOCAB = 1 << 16, RANK_MAX = 1024, COAST_MAX = 256, COAST_LEAST = 8 };
 
@@ -27,6 +28,7 @@ struct user { /* a session on its way, and the request it waits for */
     int32_t n_out, n_prompt;
     uint64_t wake_ns;  /* when its next turn is asked */
     int64_t n_said;    /* tokens that were said before and are kept */
+    bool waits;        /* it can wait: the router's backends for batches take it */
     struct user *next; /* of the free ones; of those whose turn ended in this step */
 };
 struct rank {
@@ -59,7 +61,8 @@ struct sim {
     const struct sy_workload *w;
     struct rank *rank;
     struct replica *replica;
-    int32_t n_rank; /* of a replica */
+    struct sy_route_backend *backend; /* replicas as the router sees them */
+    int32_t n_rank;                   /* of a replica at most: where the next one's begin */
     size_t next_session, n_done, n_waking, n_user;
     uint64_t start_ns; /* of the next session, where they have times */
     struct user *user, *free_user, *finished;
@@ -78,6 +81,15 @@ struct sim {
     sy_status st;
     struct sy_err *err;
 };
+
+static bool is_batch(const struct sim *s, int32_t replica) { return replica >= s->o->n_replica - s->o->n_batch; }
+
+static const struct sy_timer *timer_of(const struct sim *s, int32_t replica)
+{
+    return is_batch(s, replica) && s->o->batch_timer ? s->o->batch_timer : s->o->timer;
+}
+
+static int32_t ranks_of(const struct sim *s, int32_t replica) { return timer_of(s, replica)->layout.dp; }
 
 static uint64_t clock_now(void *ctx) { return ((struct sim *)ctx)->now; }
 
@@ -150,17 +162,25 @@ static void look_at(struct sim *s, int32_t replica)
 }
 
 /* decodes: for a prompt that was computed elsewhere. */
-static int32_t choose_rank(struct sim *s, bool decodes)
+static int32_t choose_rank(struct sim *s, const struct user *u, bool decodes)
 {
     int32_t apart = s->n_rank * s->o->n_prefill, first = decodes ? apart : 0, *next = &s->next_rank[decodes];
-    int32_t n = apart && !decodes ? apart : s->n_rank * s->o->n_replica - first, best = first + *next % n;
+    int32_t n = apart && !decodes ? apart : s->n_rank * s->o->n_replica - first;
+    if (s->o->routed) {
+        const struct sy_turn *t = u->session->turn;
+        uint64_t prefix = t->n_piece ? t->piece[0].seed : (uint64_t)(u->session - s->w->session);
+        int32_t i = sy_route_pick(s->backend, s->o->n_replica, u->waits ? SY_ROUTE_BATCH : SY_ROUTE_ONLINE, prefix);
+        first = i * s->n_rank;
+        n = ranks_of(s, i);
+    }
+    int32_t best = first + *next % n;
     if (s->o->balance != SY_BALANCE_PINNED)
         for (int32_t k = 1; k < n; k++) {
             int32_t i = first + (*next + k) % n;
             const struct rank *a = &s->rank[i], *b = &s->rank[best];
             if (a->n_open < b->n_open || (a->n_open == b->n_open && a->pending < b->pending)) best = i;
         }
-    *next = (*next + 1) % n;
+    *next = (*next + 1) % (s->o->routed ? RANK_MAX : n);
     return best;
 }
 
@@ -177,12 +197,13 @@ static void on_event(void *ctx, const struct sy_event *ev)
             u->first_s = now;
             r->pending -= u->n_prompt;
             s->seen.cached_tok += ev->n_cached;
-            sy_samples_add(&s->ttft, now - u->asked_s);
+            if (!u->waits) sy_samples_add(&s->ttft, now - u->asked_s);
         }
         u->last_s = now;
     }
     if (ev->finish == SY_RUNNING) return;
     r->n_open--;
+    s->backend[u->rank / s->n_rank].n_open--;
     u->next = s->finished;
     s->finished = u;
 }
@@ -259,6 +280,7 @@ static void send(struct sim *s, struct user *u, int32_t rank, int32_t replica, d
     u->rank = rank;
     s->rank[rank].pending += u->n_prompt;
     s->rank[rank].n_open++;
+    s->backend[rank / s->n_rank].n_open++;
     if (ns == 0) {
         enter(s, u);
         return;
@@ -286,7 +308,7 @@ static void ask(struct sim *s, struct user *u)
     u->n_given = u->n_prompt - (fresh < 1 ? 1 : fresh);
     u->n_out = 0;
     u->asked_s = 1e-9 * (double)s->now;
-    int32_t rank = choose_rank(s, false);
+    int32_t rank = choose_rank(s, u, false);
     send(s, u, rank, rank / s->n_rank, s->o->tier_hit * u->n_given / (s->o->hit + s->o->tier_hit + 1e-30));
 }
 
@@ -294,15 +316,15 @@ static void ask(struct sim *s, struct user *u)
 static void hand_over(struct sim *s, struct user *u)
 {
     u->n_given = u->n_prompt - 1;
-    send(s, u, choose_rank(s, true), u->rank / s->n_rank, u->n_given);
+    send(s, u, choose_rank(s, u, true), u->rank / s->n_rank, u->n_given);
 }
 
-static bool start_session(struct sim *s)
+static bool start_session(struct sim *s, bool waits)
 {
     if (s->next_session == s->w->n) return false;
     struct user *u = s->free_user;
     s->free_user = u->next;
-    *u = (struct user){.s = s, .session = &s->w->session[s->next_session++]};
+    *u = (struct user){.s = s, .waits = waits, .session = &s->w->session[s->next_session++]};
     ask(s, u);
     return true;
 }
@@ -311,8 +333,8 @@ static void finish_turn(struct sim *s, struct user *u)
 {
     const struct sy_turn *t = &u->session->turn[u->turn];
     double e2e = u->last_s - u->asked_s;
-    sy_samples_add(&s->e2e, e2e);
-    if (t->n_out > 1) sy_samples_add(&s->tpot, (u->last_s - u->first_s) / (t->n_out - 1));
+    if (!u->waits) sy_samples_add(&s->e2e, e2e);
+    if (t->n_out > 1 && !u->waits) sy_samples_add(&s->tpot, (u->last_s - u->first_s) / (t->n_out - 1));
     s->seen.in_tok += u->n_prompt;
     s->seen.out_tok += t->n_out;
     s->seen.n_request++;
@@ -326,7 +348,7 @@ static void finish_turn(struct sim *s, struct user *u)
     s->n_done++;
     u->next = s->free_user;
     s->free_user = u;
-    if (s->o->users > 0 && !s->st) start_session(s);
+    if (s->o->users > 0 && !s->st) start_session(s, u->waits);
 }
 
 /* ---- steps --------------------------------------------------------------------------------------------------- */
@@ -359,23 +381,25 @@ static void spread(struct sy_rank_load *load, int32_t n)
 
 static bool has_work(const struct sim *s, int32_t i)
 {
-    for (int32_t k = 0; k < s->n_rank; k++)
+    for (int32_t k = 0; k < ranks_of(s, i); k++)
         if (s->rank[i * s->n_rank + k].n_open > 0) return true;
     return false;
 }
 
 /* What a step of these loads takes, and the tokens that are wanted and computed in it. */
-static double step_time(const struct sim *s, struct sy_rank_load *load, double *live, double *run)
+static double step_time(const struct sim *s, int32_t i, struct sy_rank_load *load, double *live, double *run)
 {
+    const struct sy_timer *t = timer_of(s, i);
+    int32_t n = t->layout.dp;
     double widest = 0;
     *live = 0;
-    if (s->o->balance == SY_BALANCE_SPREAD) spread(load, s->n_rank);
-    for (int32_t k = 0; k < s->n_rank; k++) {
+    if (s->o->balance == SY_BALANCE_SPREAD) spread(load, n);
+    for (int32_t k = 0; k < n; k++) {
         if (load[k].tok > widest) widest = load[k].tok;
         *live += load[k].tok;
     }
-    *run = sy_timer_padded(s->o->timer, widest) * s->n_rank;
-    return sy_timer_step(s->o->timer, load, s->n_rank);
+    *run = sy_timer_padded(t, widest) * n;
+    return sy_timer_step(t, load, n);
 }
 
 /* Steps that are alike on all ranks, two at least: they are timed, and taken when the last one ends. */
@@ -387,7 +411,7 @@ static bool coast(struct sim *s, int32_t i)
     struct sy_rank_load load[RANK_MAX];
     int32_t n = c->most, seq = 0;
     if (s->o->each_step) return false;
-    for (int32_t k = 0; k < s->n_rank && n > 1; k++) {
+    for (int32_t k = 0; k < ranks_of(s, i) && n > 1; k++) {
         a[k] = sy_engine_alike(s->rank[i * s->n_rank + k].engine, n);
         n = a[k].n;
         seq += a[k].seq;
@@ -396,12 +420,12 @@ static bool coast(struct sim *s, int32_t i)
     c->began_ns = r->now = s->now;
     c->seq = seq;
     for (c->n = 0; c->n < n; c->n++) {
-        for (int32_t k = 0; k < s->n_rank; k++) {
+        for (int32_t k = 0; k < ranks_of(s, i); k++) {
             double each = a[k].seq, ctx = (double)(a[k].ctx + (int64_t)a[k].seq * c->n);
             load[k] =
                 speculated(s, (struct sy_rank_load){.tok = each, .out = each, .seq = each, .keys = ctx, .ctx = ctx});
         }
-        c->s[c->n] = step_time(s, load, &c->live, &c->run);
+        c->s[c->n] = step_time(s, i, load, &c->live, &c->run);
         c->end_ns[c->n] = r->now += (uint64_t)(1e9 * c->s[c->n]) + 1;
     }
     r->busy = true;
@@ -413,7 +437,7 @@ static void coasted(struct sim *s, int32_t i)
 {
     struct replica *r = &s->replica[i];
     struct coast *c = &r->coast;
-    for (int32_t k = 0; k < s->n_rank; k++)
+    for (int32_t k = 0; k < ranks_of(s, i); k++)
         sy_engine_skip(s->rank[i * s->n_rank + k].engine, c->began_ns, c->end_ns, c->n, 0);
     for (int32_t k = 0; k < c->n; k++) {
         r->busy_s += c->s[k];
@@ -433,7 +457,7 @@ static void begin(struct sim *s, int32_t i)
     struct sy_rank_load load[RANK_MAX];
     struct replica *at = &s->replica[i];
     bool any = false;
-    for (int32_t k = 0; k < s->n_rank && !s->st; k++) {
+    for (int32_t k = 0; k < ranks_of(s, i) && !s->st; k++) {
         struct rank *r = &s->rank[i * s->n_rank + k];
         load[k] = (struct sy_rank_load){0};
         s->st = sy_engine_step_begin(r->engine, &r->began, s->err);
@@ -443,7 +467,7 @@ static void begin(struct sim *s, int32_t i)
         s->seen.n_seq_step += (uint64_t)load[k].seq;
     }
     if (!any || s->st) return;
-    double live, run, t = step_time(s, load, &live, &run);
+    double live, run, t = step_time(s, i, load, &live, &run);
     at->live_tok += live;
     at->run_tok += run;
     at->busy_s += t;
@@ -470,7 +494,7 @@ static void end(struct sim *s, int32_t i)
         coasted(s, i);
         return;
     }
-    for (int32_t k = 0; k < s->n_rank && !s->st; k++) {
+    for (int32_t k = 0; k < ranks_of(s, i) && !s->st; k++) {
         struct rank *r = &s->rank[i * s->n_rank + k];
         if (r->began) s->st = sy_engine_step_end(r->engine, s->err);
     }
@@ -515,8 +539,8 @@ static void plan_start(struct sim *s)
 static void run(struct sim *s)
 {
     plan_start(s);
-    for (int32_t i = 0; i < s->o->users && !s->st; i++)
-        if (!start_session(s)) break;
+    for (int64_t i = 0, n = s->o->users, w = s->o->n_waits; i < n && !s->st; i++)
+        if (!start_session(s, (i + 1) * w / n > i * w / n)) break;
     while (!s->st) {
         begin_idle(s);
         uint64_t at;
@@ -533,7 +557,7 @@ static void run(struct sim *s)
             if (u->stage == LOADS) enter(s, u);
             else ask(s, u);
         } else {
-            if (!start_session(s)) return;
+            if (!start_session(s, false)) return;
             plan_start(s);
         }
     }
@@ -541,16 +565,19 @@ static void run(struct sim *s)
 
 /* ---- opening and closing ------------------------------------------------------------------------------------- */
 
-static sy_status open_rank(struct sim *s, struct rank *r)
+static sy_status open_rank(struct sim *s, int32_t replica, struct rank *r)
 {
     const struct sy_sim_opt *o = s->o;
-    struct sy_fit fit = sy_timer_fit(o->timer, o->memory_share > 0 ? o->memory_share : 1, o->ctx_len);
-    double per_token = fit.per_token * o->timer->layout.tp + fit.per_seq * o->timer->layout.tp / o->ctx_len;
+    const struct sy_timer *t = timer_of(s, replica);
+    bool other = t == o->batch_timer;
+    int32_t seq_max = other ? o->batch_seq_max : o->seq_max;
+    struct sy_fit fit = sy_timer_fit(t, o->memory_share > 0 ? o->memory_share : 1, o->ctx_len);
+    double per_token = fit.per_token * t->layout.tp + fit.per_seq * t->layout.tp / o->ctx_len;
     int64_t block_bytes = (int64_t)(per_token * o->block_len) + 1;
     struct sy_engine_opt eo = {.ctx_len = o->ctx_len,
                                .block_len = o->block_len,
-                               .seq_max = o->seq_max,
-                               .batch_tok_max = o->chunk,
+                               .seq_max = seq_max,
+                               .batch_tok_max = other ? o->batch_chunk : o->chunk,
                                .score_row_max = 1,
                                .gap_ms_max = o->gap_ms_max,
                                .wait_max = INT32_MAX,
@@ -559,14 +586,13 @@ static sy_status open_rank(struct sim *s, struct rank *r)
     if (o->memory_share > 0) {
         if (fit.room <= 0)
             return sy_fail(s->err, SY_ENOMEM, "%.1f GB of weights do not fit a device of %.1f GB", fit.weights / 1e9,
-                           o->timer->chip.memory_bytes / o->timer->chip.devices / 1e9);
-        eo.kv_bytes_max = (int64_t)(fit.room * o->timer->layout.tp);
+                           t->chip.memory_bytes / t->chip.devices / 1e9);
+        eo.kv_bytes_max = (int64_t)(fit.room * t->layout.tp);
     }
     struct sy_engine_bare b = {.ops = &sy_backend_sim,
                                .info = {.n_vocab = N_VOCAB, .n_ctx = o->ctx_len, .n_layer = 1, .d_model = 1},
                                .block_bytes = block_bytes};
-    int32_t rows = o->seq_max > 1 ? o->seq_max : 1;
-    sy_status st = sy_sim_rank_new(&s->env, rows, N_VOCAB, &b.backend, s->err);
+    sy_status st = sy_sim_rank_new(&s->env, seq_max, N_VOCAB, &b.backend, s->err);
     r->backend = b.backend;
     return st ? st : sy_engine_new_bare(&s->env, &eo, &b, &r->engine, s->err);
 }
@@ -603,8 +629,12 @@ static sy_status open_all(struct sim *s)
 {
     const struct sy_env *env = s->outer;
     const struct sy_sim_opt *o = s->o;
+    bool kinds = o->batch_timer && (o->batch_chunk < 1 || o->batch_seq_max < 1);
     s->n_rank = o->timer->layout.dp;
-    if (s->n_rank > RANK_MAX || o->n_replica < 1 || o->ctx_len < 2 || o->seq_max < 1 || o->chunk < 1 ||
+    if (o->batch_timer && o->batch_timer->layout.dp > s->n_rank) s->n_rank = o->batch_timer->layout.dp;
+    if (kinds || o->n_batch < 0 || o->n_batch >= o->n_replica || o->n_waits < 0 || o->n_waits > o->users ||
+        ((o->n_batch || o->n_waits) && !o->routed) || (o->routed && o->n_prefill) || s->n_rank > RANK_MAX ||
+        o->n_replica < 1 || o->ctx_len < 2 || o->seq_max < 1 || o->chunk < 1 ||
         !(o->hit >= 0 && o->tier_hit >= 0 && o->hit + o->tier_hit < 1) || o->n_prefill < 0 ||
         o->n_prefill >= o->n_replica)
         return sy_fail(s->err, SY_EARG,
@@ -617,20 +647,25 @@ static sy_status open_all(struct sim *s)
     size_t n_rank = (size_t)s->n_rank * (size_t)o->n_replica;
     s->rank = sy_new_array(env, n_rank, sizeof *s->rank);
     s->replica = sy_new_array(env, (size_t)o->n_replica, sizeof *s->replica);
+    s->backend = sy_new_array(env, (size_t)o->n_replica, sizeof *s->backend);
     s->user = sy_new_array(env, s->n_user + 1, sizeof *s->user);
     s->waking = sy_new_array(env, s->n_user + 1, sizeof *s->waking);
     s->ending = sy_new_array(env, (size_t)o->n_replica, sizeof *s->ending);
     s->idle = sy_new_array(env, (size_t)o->n_replica, sizeof *s->idle);
     s->prompt = sy_new_array(env, (size_t)o->ctx_len, sizeof *s->prompt);
     for (int32_t i = 0; s->replica && i < o->n_replica; i++) s->replica[i].coast.most = COAST_LEAST;
-    if (!s->rank || !s->replica || !s->user || !s->waking || !s->prompt || !s->ending || !s->idle)
+    if (!s->rank || !s->replica || !s->user || !s->waking || !s->prompt || !s->ending || !s->idle || !s->backend)
         return sy_fail(s->err, SY_ENOMEM, "no memory to simulate %zu sessions", s->n_user);
     for (size_t i = s->n_user; i-- > 0;) {
         s->user[i].next = s->free_user;
         s->free_user = &s->user[i];
     }
     sy_status st = look_for_prefixes(s);
-    for (size_t i = 0; i < n_rank && !st; i++) st = open_rank(s, &s->rank[i]);
+    for (int32_t i = 0; i < o->n_replica && !st; i++) {
+        s->backend[i] =
+            (struct sy_route_backend){.role = is_batch(s, i) ? SY_ROUTE_BATCH : SY_ROUTE_ONLINE, .healthy = true};
+        for (int32_t k = 0; k < ranks_of(s, i) && !st; k++) st = open_rank(s, i, &s->rank[i * s->n_rank + k]);
+    }
     return st;
 }
 
@@ -644,6 +679,7 @@ static void close_all(struct sim *s)
     }
     sy_delete(s->outer, s->rank);
     sy_delete(s->outer, s->replica);
+    sy_delete(s->outer, s->backend);
     sy_delete(s->outer, s->user);
     sy_delete(s->outer, s->waking);
     sy_delete(s->outer, s->prompt);

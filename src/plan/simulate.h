@@ -34,6 +34,13 @@ struct sy_sim_opt {
     /* A tier behind the cache: this share of every prompt, beyond `hit`, is loaded over a link that each replica has.
      */
     double tier_hit;
+    /* The router's policy (serve/router.h) chooses the replica, by how a session begins, and `balance` the rank in
+     * it. The last n_batch replicas are its backends for what can wait, the others those for users; they may be of
+     * another kind (NULL: the same, and chunk and sequences too). Of the users of a closed loop n_waits can wait. */
+    bool routed;
+    int32_t n_batch, n_waits;
+    const struct sy_timer *batch_timer;
+    int32_t batch_chunk, batch_seq_max;
     double link_bytes_s; /* of either link, which serves one after the other; 0: takes no time */
     /* Closed loop: so many sessions at once. 0: sessions start at their own times, or at `rate` a second. */
     int32_t users;
@@ -44,7 +51,7 @@ struct sy_sim_opt {
 struct sy_sim_seen {
     size_t n_request;
     double seconds, in_tok, out_tok;   /* the run's length in virtual time; tokens of finished requests */
-    struct sy_summary ttft, tpot, e2e; /* seconds */
+    struct sy_summary ttft, tpot, e2e; /* seconds; of users who cannot wait */
     uint64_t n_step, n_seq_step, n_preempted;
     double cached_tok;               /* prompt tokens found in the prefix cache */
     double fill;                     /* live tokens over tokens computed, of all ranks */

@@ -346,6 +346,56 @@ static void alike(void **state)
     for (int i = 0; i < 3; i++) sy_workload_release(&w[i]);
 }
 
+/* Behind the router: an idle pool changes nothing, those who can wait are kept from the others and out of their
+ * times, a pool may be of another kind with other ranks, and sessions that begin alike meet. */
+static void routed(void **state)
+{
+    (void)state;
+    struct sy_timer t = timer_of("b200", "llama-3.1-8b", (struct sy_sharding){.chips = 1, .tp = 1, .dp = 1, .pp = 1}),
+                    other = timer_of("tpu_v7", "llama-3.1-8b",
+                                     (struct sy_sharding){.chips = 1, .tp = 1, .dp = 2, .pp = 1});
+    struct sy_workload w = random_of(96, 800, 100, 0.8);
+    struct sy_sim_opt o = usual(&t, 24), all;
+    struct sy_sim_seen alone = run(&o, &w), s;
+    o.routed = true;
+    o.n_replica = 2;
+    o.n_batch = 1;
+    o.batch_timer = &other;
+    o.batch_chunk = 512;
+    o.batch_seq_max = 24;
+    s = run(&o, &w);
+    assert_true(s.seconds == alone.seconds && s.tpot.median == alone.tpot.median && s.out_tok == alone.out_tok);
+    o.n_waits = o.users;
+    s = run(&o, &w);
+    assert_true(s.out_tok == alone.out_tok && s.ttft.n == 0 && s.e2e.n == 0 && s.seconds != alone.seconds);
+    o.n_waits = 16;
+    s = run(&o, &w);
+    assert_true(s.out_tok == alone.out_tok && s.ttft.n > 0 && s.ttft.n < 96);
+    assert_true(s.tpot.median < alone.tpot.median); /* 8 of 24 have a chip of their own */
+    all = o;
+    all.n_batch = all.n_replica = 1;
+    struct sy_err err = {0};
+    assert_int_equal(sy_simulate(env(), &all, &w, &s, &err), SY_EARG); /* nobody for users */
+    sy_workload_release(&w);
+
+    char trace[4096];
+    size_t n = 0;
+    for (int i = 0; i < 24; i++)
+        n += (size_t)snprintf(trace + n, sizeof trace - n,
+                              "{\"timestamp\":%d,\"input_length\":500,\"output_length\":2,\"hash_ids\":[%d]}\n",
+                              900 * i, i / 2 % 4);
+    if (sy_workload_trace(env(), trace, n, 1, &w, &err)) fail_msg("%s", err.msg);
+    o = usual(&t, 8);
+    o.users = 0;
+    o.n_replica = 3;
+    o.prefix_cache = true;
+    double least = run(&o, &w).cached_tok;
+    o.routed = true;
+    double cached = run(&o, &w).cached_tok;
+    assert_true(cached == 20 * 448 && cached > least); /* all but the first of each beginning */
+    sy_workload_release(&w);
+}
+
 static void too_small(void **state)
 {
     (void)state;
@@ -379,7 +429,7 @@ int main(void)
         cmocka_unit_test(one_request),   cmocka_unit_test(conserves), cmocka_unit_test(closed_form),
         cmocka_unit_test(sessions),      cmocka_unit_test(prefixes),  cmocka_unit_test(links_queue),
         cmocka_unit_test(prefill_apart), cmocka_unit_test(given),     cmocka_unit_test(alike),
-        cmocka_unit_test(too_small),     cmocka_unit_test(promises),
+        cmocka_unit_test(routed),        cmocka_unit_test(too_small), cmocka_unit_test(promises),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -233,6 +233,91 @@ static sy_status tiers(struct study *s)
                  w, SY_COUNT(tier));
 }
 
+struct pool { /* replicas of a kind behind the router */
+    const char *chip;
+    struct sy_sharding layout;
+    int32_t chunk, replicas;
+    struct sy_placed at;
+};
+struct hybrid {
+    const char *name;
+    struct pool users, batch; /* batch.replicas 0: users' replicas take all */
+};
+
+enum { HYBRID_USERS = 64, HYBRID_WAITS = 512, HYBRID_IN = 8192, HYBRID_OUT = 1024 };
+
+static sy_status run_hybrid(struct study *s, struct hybrid *h, struct sy_sim_seen *seen)
+{
+    struct pool *const pool[2] = {&h->users, &h->batch};
+    const struct sy_env *env = &s->a->app->env;
+    struct sy_workload load;
+    sy_status st = SY_OK;
+    for (int k = 0; k < 2 && !st && pool[k]->replicas; k++) {
+        struct bed d = {.chip = pool[k]->chip, .layout = pool[k]->layout, .in = HYBRID_IN, .out = HYBRID_OUT};
+        st = place(s, &d, &pool[k]->at);
+    }
+    if (st) return st;
+    int32_t all = HYBRID_USERS + HYBRID_WAITS;
+    struct sy_sim_opt o = {.timer = &h->users.at.timer,
+                           .n_replica = h->users.replicas + h->batch.replicas,
+                           .chunk = h->users.chunk,
+                           .seq_max = all,
+                           .ctx_len = HYBRID_IN + HYBRID_OUT + 32,
+                           .block_len = 256,
+                           .accepted = 1,
+                           .routed = true,
+                           .n_batch = h->batch.replicas,
+                           .batch_timer = h->batch.replicas ? &h->batch.at.timer : NULL,
+                           .batch_chunk = h->batch.chunk,
+                           .batch_seq_max = all,
+                           .users = all,
+                           .n_waits = HYBRID_WAITS,
+                           .seed = 1};
+    st = sy_workload_random(env, 4 * (size_t)all, HYBRID_IN, HYBRID_OUT, 0.8, 1, &load, s->err);
+    if (st) return st;
+    st = sy_simulate(env, &o, &load, seen, s->err);
+    sy_workload_release(&load);
+    return st;
+}
+
+/* Users and work that can wait behind one router: on the same replicas, or each on its own, of one kind or of two. */
+static sy_status hybrid(struct study *s)
+{
+    const struct pool gpu = {.chip = "b200", .layout = b200_tp4, .chunk = 8192},
+                      tpu = {.chip = "tpu_v7", .layout = v7_dp8, .chunk = 1024};
+    struct hybrid h[] = {{"4 x 4 B200, all take all", gpu, gpu},
+                         {"4 B200 for users, 3 x 4 B200 for the rest", gpu, gpu},
+                         {"4 B200 for users, 3 x 4 TPU v7 for the rest", gpu, tpu},
+                         {"4 TPU v7 for users, 3 x 4 TPU v7 for the rest", tpu, tpu},
+                         {"4 x 4 TPU v7, all take all", tpu, tpu}};
+    struct sy_prices prices;
+    double base = 0;
+    sy_status st = sy_prices_open(&s->a->app->env, "external", &prices, s->err);
+    if (st) return st;
+    sy_buf_printf(&s->b,
+                  "%d users and %d requests at once that can wait, behind the router, Qwen3.5-397B fp8, 8k1k, prices "
+                  "'external'\n\n| | tokens/s/chip | $/M tokens | saves | users' TPOT ms | TTFT s | TTFT p99 s "
+                  "|\n|---|--:|--:|--:|--:|--:|--:|\n",
+                  HYBRID_USERS, HYBRID_WAITS);
+    for (size_t i = 0; i < SY_COUNT(h); i++) {
+        struct sy_sim_seen v;
+        bool apart = i > 0 && i + 1 < SY_COUNT(h);
+        h[i].users.replicas = apart ? 1 : 4;
+        h[i].batch.replicas = apart ? 3 : 0;
+        st = run_hybrid(s, &h[i], &v);
+        if (st) return sy_while(s->err, st, "%s", h[i].name);
+        double chips = 4.0 * (h[i].users.replicas + h[i].batch.replicas);
+        double hour = 4 * (h[i].users.replicas * sy_price_of(&prices, h[i].users.chip) +
+                           h[i].batch.replicas * sy_price_of(&prices, h[i].batch.chip));
+        double tput = (v.in_tok + v.out_tok) / v.seconds, usd = sy_usd_per_mtok(hour, tput);
+        if (i == 0) base = usd;
+        sy_buf_printf(&s->b, "| %s | %.0f | %.4f | %+.1f %% | %.2f | %.2f | %.2f |\n", h[i].name, tput / chips, usd,
+                      100 * (1 - usd / base), 1e3 * v.tpot.median, v.ttft.median, v.ttft.p99);
+    }
+    said_of(s, "simulated", h[2].batch.at.reach);
+    return SY_OK;
+}
+
 static const struct {
     const char *name;
     sy_status (*run)(struct study *);
@@ -241,7 +326,8 @@ static const struct {
                {"chunks", chunks},
                {"speculation", speculation},
                {"disaggregation", disaggregation},
-               {"tiers", tiers}};
+               {"tiers", tiers},
+               {"hybrid", hybrid}};
 
 sy_status sy_plan_study(struct sy_args *a, struct sy_err *err)
 {
@@ -251,7 +337,8 @@ sy_status sy_plan_study(struct sy_args *a, struct sy_err *err)
     while (only < SY_COUNT(studies) && strcmp(name, studies[only].name)) only++;
     if (only == SY_COUNT(studies) && strcmp(name, "all"))
         return sy_fail(err, SY_EARG,
-                       "plan study: expected balance, batching, chunks, speculation, disaggregation, tiers or all, "
+                       "plan study: expected balance, batching, chunks, speculation, disaggregation, tiers, "
+                       "hybrid or all, "
                        "found '%.40s'",
                        name);
     sy_status st = sy_plan_calibration(a, &s.calibration, err);
