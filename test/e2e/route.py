@@ -91,6 +91,20 @@ def test_usage():
     refused(2, "route", says="--online")
     refused(2, "route", "--online", "ftp://a", says=("--online", "ftp://a"))
     refused(2, "route", "--online", "http://127.0.0.1:1", "--host", "nowhere", says="--host")
+    refused(2, "route", "--config", "/no/file", says="/no/file")
+    for text, says in (
+        ("", "--online"),
+        ("{}\n", (":1:", "key = value")),
+        ("online = ftp://a\n", ("online", "ftp://a")),
+        ("online = http://127.0.0.1:1\nport = 99999\n", (":2:", "port", "99999")),
+        ("online = http://127.0.0.1:1\nhealth-interval = nan\n", (":2:", "health-interval", "nan")),
+        ("online = http://127.0.0.1:1\ncolour = red\n", (":2:", "colour")),
+        ("config = other\n", (":1:", "config")),
+    ):
+        with tempfile.NamedTemporaryFile("w", suffix=".conf") as f:
+            f.write(text)
+            f.flush()
+            refused(2, "route", "--config", f.name, says=says)
 
 
 def test_passes_on():

@@ -132,6 +132,25 @@ static void reaches(void **state)
     sy_buf_release(&b);
 }
 
+/* Another chip of the vendor: all but two models', of which one had a kernel with a bad default on one of the two
+ * chips, the other one point only. */
+static void other_chips(const struct sy_calibration *c)
+{
+    size_t most = 3 * c->points.n, n_chip = 0;
+    struct sy_left_out *left = calloc(most, sizeof *left);
+    size_t n = sy_calibration_cross(c, left, most);
+    for (size_t i = 0; i < n; i++) {
+        const struct sy_measured *p = &c->points.at[left[i].point];
+        if (left[i].reach != SY_REACH_CHIP || p->timer.chip.unit_peaks || !strcmp(p->model, "minimax-m3") ||
+            !strcmp(p->model, "qwen3-8b"))
+            continue;
+        n_chip++;
+        if (fabs(left[i].tput) > log(1.15)) fail_msg("%s: %.1f %% off", p->id, 100 * expm1(left[i].tput));
+    }
+    assert_true(n_chip >= 20);
+    free(left);
+}
+
 /* The published points: the bands are earned on points left out, and hold what they claim. */
 static void published(void **state)
 {
@@ -146,9 +165,9 @@ static void published(void **state)
         assert_true(c.band[r].covered >= SY_BAND_CLAIM / 100.0 - 0.03);
         assert_true(c.band[r].width > c.band[r].median);
     }
-    assert_true(c.band[SY_REACH_BETWEEN].median < 0.06);
-    assert_true(c.band[SY_REACH_WORKLOAD].median < 0.15);
-    assert_true(c.band[SY_REACH_CHIP].median < 0.25);
+    assert_true(c.band[SY_REACH_BETWEEN].width < log(1.06) && c.band[SY_REACH_BEYOND].median < log(1.06));
+    assert_true(c.band[SY_REACH_WORKLOAD].median < log(1.15));
+    other_chips(&c);
     assert_true(c.band[SY_REACH_BETWEEN].width < c.band[SY_REACH_KIN].width);
     for (size_t i = 0; i < c.n_group; i++)
         for (int k = 0; k < SY_CONST_COUNT; k++)
