@@ -110,7 +110,7 @@ const struct sy_flag sy_flags_plan[] = {
      .hi = 100,
      .number = 3,
      .help = "configurations to simulate; 0: closed form only, no percentiles; published: 1 simulates times to the "
-             "first token"},
+             "first token; check: 1 simulates closed loops"},
     {.name = "from",
      .kind = SY_FLAG_TEXTS,
      .arg = "FILE",

@@ -90,10 +90,9 @@ sy_status sy_plan_published(struct sy_args *a, struct sy_err *err)
     if (st) return st;
     sy_buf_init(&b, env, 0);
     sy_buf_text(&b, "Ours are the closed form of the simulator with constants fitted to the points below.\n\n");
-    bool simulate = simulates(a);
-    st = sy_published_tables(env, &c, simulate, &b, &cells, err);
+    st = sy_published_tables(env, &c, simulates(a), &b, &cells, err);
     sy_buf_text(&b, "\n");
-    if (!st) st = sy_published_points(env, &c, NULL, simulate, &b, &cells, err);
+    if (!st) st = sy_published_points(env, &c, NULL, false, &b, &cells, err);
     sy_published_bands(&c, &b);
     sy_buf_text(&b, "\n");
     if (!st) sy_published_total(&cells, &b);
