@@ -8,11 +8,12 @@
 #include "backend/cpu/kernel/amx/tiles.h"
 #include "backend/cpu/kernel/avx512/simd.h"
 
+#define ROWS_KEYS 64
 #include "backend/cpu/kernel/attend_rows_simd.h"
 
 enum {
-    PANELS = SY_KEY_TILE / SY_TILE,
-    STEPS = SY_KEY_TILE / SY_TILE_K,
+    PANELS = ROWS_KEYS / SY_TILE,
+    STEPS = ROWS_KEYS / SY_TILE_K,
     ROWS = 2 * SY_TILE,
     KEY_MAX = 576, /* d_key, d_val: what the buffers below hold */
     VALUE_MAX = 512,
@@ -35,8 +36,9 @@ struct work {
     int32_t d_pad; /* d_key up to a multiple of SY_TILE_K, elements of zero behind it */
     _Alignas(64) tile key[KEY_MAX / SY_TILE_K][PANELS];
     _Alignas(64) tile value[VALUE_MAX / SY_TILE][STEPS];
-    _Alignas(64) uint16_t weight[SY_ROW_TILE][SY_KEY_TILE];
+    _Alignas(64) uint16_t weight[SY_ROW_TILE][ROWS_KEYS];
     _Alignas(64) uint16_t q[SY_ROW_TILE * KEY_MAX];             /* [row][d_pad] */
+    _Alignas(64) float sum[SY_ROW_TILE * VALUE_MAX];            /* [row][d_val] */
     uint16_t gathered[PANELS][SY_TILE * (KEY_MAX + VALUE_MAX)]; /* panels of blocks that are no multiple of one */
 };
 
@@ -50,46 +52,76 @@ SY_INLINE void fetch(struct ahead *h, int64_t n)
         }
 }
 
-/* One operand of a product: tiles `step` bytes apart along k. */
-struct operand {
-    const void *at;
-    int64_t ld, step;
+/* The left operand of a product: row tiles, ld bytes from row to row. */
+struct left {
+    const char *at;
+    int64_t ld;
 };
 
-/* c[n][32] = or += a b, 1 to 32 rows; b: two columns of tiles. */
-SY_INLINE void multiply(struct sy_tiles *t, int64_t n, struct operand a, struct operand b0, struct operand b1,
-                        int64_t n_step, float *c, int64_t ldc, bool fresh)
+/* Sums of up to 16 rows of two columns of tiles, whose storing is put off until the next ones are under way: a tile
+ * that is stored waits for its last product. */
+struct sums {
+    float *at; /* NULL: none */
+    int64_t ld;
+    bool second; /* in tiles 2 and 3, not 0 and 1 */
+};
+
+SY_INLINE void store(struct sums *s)
 {
-    const bool two = n > SY_TILE;
-    const char *x = a.at, *y0 = b0.at, *y1 = b1.at;
-    sy_tiles_configure(t, n);
-    sy_tiles_settle();
-    if (fresh) {
-        _tile_zero(0);
-        _tile_zero(1);
-        if (two) _tile_zero(2);
-        if (two) _tile_zero(3);
+    if (!s->at) return;
+    if (s->second) {
+        _tile_stored(2, s->at, s->ld * 4);
+        _tile_stored(3, s->at + SY_TILE, s->ld * 4);
     } else {
-        _tile_loadd(0, c, ldc * 4);
-        _tile_loadd(1, c + SY_TILE, ldc * 4);
-        if (two) _tile_loadd(2, c + SY_TILE * ldc, ldc * 4);
-        if (two) _tile_loadd(3, c + SY_TILE * ldc + SY_TILE, ldc * 4);
+        _tile_stored(0, s->at, s->ld * 4);
+        _tile_stored(1, s->at + SY_TILE, s->ld * 4);
     }
-    for (int64_t i = 0; i < n_step; i++, x += a.step, y0 += b0.step, y1 += b1.step) {
-        _tile_loadd(4, x, a.ld);
-        _tile_loadd(6, y0, 64);
-        _tile_loadd(7, y1, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        if (!two) continue;
-        _tile_loadd(5, x + SY_TILE * a.ld, a.ld);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+    s->at = NULL;
+}
+
+/* Ends a run of products: what they stored can be read. */
+SY_INLINE void settle(struct sums *s)
+{
+    store(s);
+    sy_tiles_settle();
+}
+
+#define MULTIPLY(C0, C1, A)                                                                                          \
+    if (fresh) {                                                                                                     \
+        _tile_zero(C0);                                                                                              \
+        _tile_zero(C1);                                                                                              \
+    } else {                                                                                                         \
+        _tile_loadd(C0, c, ldc * 4);                                                                                 \
+        _tile_loadd(C1, c + SY_TILE, ldc * 4);                                                                       \
+    }                                                                                                                \
+    for (int64_t i = 0; i < n_step; i++) {                                                                           \
+        _tile_loadd(A, a.at + i * 2 * SY_TILE_K, a.ld);                                                              \
+        _tile_loadd(6, b0 + i * step, 64);                                                                           \
+        _tile_loadd(7, b1 + i * step, 64);                                                                           \
+        _tile_dpbf16ps(C0, A, 6);                                                                                    \
+        _tile_dpbf16ps(C1, A, 7);                                                                                    \
     }
-    _tile_stored(0, c, ldc * 4);
-    _tile_stored(1, c + SY_TILE, ldc * 4);
-    if (two) _tile_stored(2, c + SY_TILE * ldc, ldc * 4);
-    if (two) _tile_stored(3, c + SY_TILE * ldc + SY_TILE, ldc * 4);
+/* c[16][32] = or += a b; b: two columns of tiles, `step` bytes apart along k. Rows are as many as are configured. */
+SY_INLINE void multiply(struct sums *before, struct left a, const void *left_column, const void *right_column,
+                        int64_t step, int64_t n_step, float *c, int64_t ldc, bool fresh)
+{
+    const char *b0 = left_column, *b1 = right_column;
+    bool second = !before->second;
+    if (second) {
+        MULTIPLY(2, 3, 5)
+    } else {
+        MULTIPLY(0, 1, 4)
+    }
+    store(before);
+    *before = (struct sums){c, ldc, second};
+}
+#undef MULTIPLY
+
+/* Row tiles for n rows: where there are several, what follows the last row is computed too. */
+SY_INLINE void configure(struct sy_tiles *t, int32_t n)
+{
+    int rows = n < SY_TILE ? n : SY_TILE;
+    sy_tiles_configure(t, rows, rows);
     sy_tiles_settle();
 }
 
@@ -171,7 +203,7 @@ static struct panels locate(struct work *w, int32_t t, struct sy_span keys)
     w->ahead = (struct ahead){.key_end = (int64_t)SY_TILE * a->kv->d_key * 2,
                               .value_end = (int64_t)SY_TILE * a->kv->d_val * 2};
     for (int32_t i = 0; i < PANELS; i++) {
-        int32_t j = t + i * SY_TILE, next = j + SY_KEY_TILE;
+        int32_t j = t + i * SY_TILE, next = j + ROWS_KEYS;
         if (j + SY_TILE <= keys.lo || j >= keys.hi) continue;
         bool whole = a->kv->block_len % SY_TILE == 0;
         struct sy_kv_panel p =
@@ -186,33 +218,34 @@ static struct panels locate(struct work *w, int32_t t, struct sy_span keys)
     return at;
 }
 
-static void scores(struct work *w, int32_t t, struct sy_span keys)
+SY_INLINE void scores(struct work *w, int32_t t, struct sy_span keys)
 {
-    int64_t n_step = w->d_pad / SY_TILE_K;
+    struct sums sums = {0};
     int32_t lo = (keys.lo - t) / ROWS * 2, hi = (keys.hi - t + SY_TILE - 1) / SY_TILE;
-    for (int32_t r = 0; r < w->s.n_row; r += ROWS) {
-        int32_t n = w->s.n_row - r < ROWS ? w->s.n_row - r : ROWS;
-        struct operand q = {w->q + (int64_t)r * w->d_pad, w->d_pad * 2, 2 * SY_TILE_K};
-        for (int32_t p = lo; p < hi; p += 2) {
+    configure(&w->tiles, w->s.n_row);
+    for (int32_t p = lo; p < hi; p += 2)
+        for (int32_t r = 0; r < w->s.n_row; r += SY_TILE) {
             fetch(&w->ahead, w->d_pad / 16);
-            multiply(&w->tiles, n, q, (struct operand){w->key[0][p], 64, sizeof w->key[0]},
-                     (struct operand){w->key[0][p + 1], 64, sizeof w->key[0]}, n_step, w->s.score[r] + p * SY_TILE,
-                     SY_KEY_TILE, true);
+            multiply(&sums, (struct left){(const char *)(w->q + (int64_t)r * w->d_pad), w->d_pad * 2}, w->key[0][p],
+                     w->key[0][p + 1], sizeof w->key[0], w->d_pad / SY_TILE_K, w->s.score[r] + p * SY_TILE, ROWS_KEYS,
+                     true);
         }
-    }
+    settle(&sums);
 }
 
-/* Rows [r, r + n), all at once. */
-static void add_values(struct work *w, int32_t r, int32_t n)
+/* Rows [r, r + n). */
+SY_INLINE void add_values(struct work *w, int32_t r0, int32_t n)
 {
+    struct sums sums = {0};
     int32_t d_val = w->s.a->kv->d_val;
-    struct operand p = {w->weight[r], SY_KEY_TILE * 2, 2 * SY_TILE_K};
-    for (int32_t d = 0; d < d_val; d += 2 * SY_TILE) {
-        fetch(&w->ahead, 4);
-        multiply(&w->tiles, n, p, (struct operand){w->value[d / SY_TILE], 64, sizeof(tile)},
-                 (struct operand){w->value[d / SY_TILE + 1], 64, sizeof(tile)}, STEPS, w->s.sum[r] + d, d_val + 2,
-                 false);
-    }
+    configure(&w->tiles, n);
+    for (int32_t d = 0; d < d_val; d += 2 * SY_TILE)
+        for (int32_t r = r0; r < r0 + n; r += SY_TILE) {
+            fetch(&w->ahead, 4);
+            multiply(&sums, (struct left){(const char *)w->weight[r], ROWS_KEYS * 2}, w->value[d / SY_TILE],
+                     w->value[d / SY_TILE + 1], sizeof(tile), STEPS, w->s.sum[r] + d, d_val, false);
+        }
+    settle(&sums);
 }
 
 static void values(struct work *w, const struct panels *at, int32_t t, struct sy_span keys)
@@ -220,15 +253,14 @@ static void values(struct work *w, const struct panels *at, int32_t t, struct sy
     for (int32_t r = 0; r < w->s.n_row; r++) {
         const float *p = w->s.score[r];
         bool none = w->s.now[r].lo >= w->s.now[r].hi;
-        for (int i = 0; i < SY_KEY_TILE; i += 32) {
+        for (int i = 0; i < ROWS_KEYS; i += 32) {
             __m512i v = (__m512i)_mm512_cvtne2ps_pbh(_mm512_load_ps(p + i + 16), _mm512_load_ps(p + i));
             _mm512_store_si512(w->weight[r] + i, none ? _mm512_setzero_si512() : v);
         }
     }
     bool bad = pack_values(w, at, keys.lo - t, keys.hi - t);
     if (!bad || rows_same(&w->s, keys)) {
-        for (int32_t r = 0; r < w->s.n_row; r += ROWS)
-            add_values(w, r, w->s.n_row - r < ROWS ? w->s.n_row - r : ROWS);
+        add_values(w, 0, w->s.n_row);
         return;
     }
     for (int32_t r = 0; r < w->s.n_row; r++) {
@@ -239,8 +271,10 @@ static void values(struct work *w, const struct panels *at, int32_t t, struct sy
 
 static void prepare(struct work *w, int32_t row0)
 {
-    int32_t d_key = w->s.a->kv->d_key;
+    int32_t d_key = w->s.a->kv->d_key, d_val = w->s.a->kv->d_val;
     for (int32_t r = 0; r < w->s.n_row; r++) {
+        w->s.sum[r] = w->sum + (int64_t)r * d_val; /* whole lines, which those of a partition's rows are not */
+        memset(w->s.sum[r], 0, (size_t)d_val * sizeof(float));
         const float *from = sy_attend_q(w->s.a, row0 + r);
         uint16_t *to = w->q + (int64_t)r * w->d_pad;
         for (int32_t d = 0, n; d < w->d_pad; d += LANES) {
@@ -254,6 +288,17 @@ static void prepare(struct work *w, int32_t row0)
             _mm512_store_si512(w->key[i / SY_TILE][p] + i % SY_TILE * SY_TILE_K, _mm512_setzero_si512());
 }
 
+static void finish(struct work *w, int32_t row0)
+{
+    const struct sy_attend *a = w->s.a;
+    for (int32_t r = 0; r < w->s.n_row; r++) {
+        float *to = sy_attend_partial(a, a->part, row0 + r);
+        memcpy(to, w->s.sum[r], (size_t)a->kv->d_val * sizeof *to);
+        w->s.sum[r] = to;
+    }
+    rows_end(&w->s);
+}
+
 static bool part_bf16(const struct sy_attend *a)
 {
     const struct sy_kv_dim *kv = a->kv;
@@ -265,15 +310,15 @@ static bool part_bf16(const struct sy_attend *a)
     for (int32_t row0 = 0; row0 < all; row0 += SY_ROW_TILE) {
         struct sy_span seen = rows_begin(&w.s, a, row0, all - row0 < SY_ROW_TILE ? all - row0 : SY_ROW_TILE);
         prepare(&w, row0);
-        for (int32_t t = seen.lo / SY_KEY_TILE * SY_KEY_TILE; t < seen.hi; t += SY_KEY_TILE) {
-            struct sy_span keys = sy_span_cut(seen, t, t + SY_KEY_TILE);
+        for (int32_t t = seen.lo / ROWS_KEYS * ROWS_KEYS; t < seen.hi; t += ROWS_KEYS) {
+            struct sy_span keys = sy_span_cut(seen, t, t + ROWS_KEYS);
             struct panels at = locate(&w, t, keys);
             pack_keys(&w, &at);
             scores(&w, t, keys);
             rows_soften(&w.s, t, keys);
             values(&w, &at, t, keys);
         }
-        rows_end(&w.s);
+        finish(&w, row0);
     }
     _tile_release();
     return true;

@@ -246,7 +246,7 @@ SY_INLINE void panels(struct job *t, enum sy_layout layout, const int group, con
             int64_t n = hi - r < ROWS ? hi - r : ROWS;
             c.fresh = r == lo;
             c.x = t->j.x->data + r * t->j.x->ld + c.i * 64;
-            sy_tiles_configure(&t->tiles, n);
+            sy_tiles_configure(&t->tiles, n < TILE ? (int)n : TILE, n > TILE ? (int)n - TILE : 0);
             if (n > TILE) block(t, layout, group, 2, P, &c, sums);
             else block(t, layout, group, 1, P, &c, sums);
             if (last) leave(t, *sums, r, n, panel, P);

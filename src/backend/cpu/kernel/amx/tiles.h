@@ -23,10 +23,9 @@ struct sy_tiles_config {
 /* Compilers do not know that tile instructions read memory: what was stored before must be there. */
 SY_INLINE void sy_tiles_settle(void) { __asm__ volatile("" : : : "memory"); }
 
-/* For n rows, from 1 to 2 * SY_TILE. */
-static inline void sy_tiles_configure(struct sy_tiles *t, int64_t n)
+/* Row tiles of so many rows, up to SY_TILE each. */
+static inline void sy_tiles_configure(struct sy_tiles *t, int first, int second)
 {
-    int first = n < SY_TILE ? (int)n : SY_TILE, second = n < 2 * SY_TILE ? (int)n - first : SY_TILE;
     if (t->rows[0] == first && t->rows[1] == second) return;
     t->rows[0] = first;
     t->rows[1] = second;
