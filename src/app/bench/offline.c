@@ -291,7 +291,8 @@ sy_status sy_bench_offline(struct sy_args *a, struct sy_err *err)
     for (size_t i = 0; i < batch.n; i++) whole[i] = (int32_t)batch.at[i];
     s.o.batch = whole;
     s.o.n_batch = batch.n;
-    s.engine.backend_opt.one_sequence = batch.n == 1 && whole[0] == 1; /* as 'systole run' */
+    s.engine.backend_opt.one_sequence =
+        batch.n == 1 && whole[0] == 1 && !s.n_in.n && s.o.n_in <= SY_PROMPT_FREE * s.o.n_out; /* as 'systole run' */
     sy_interrupt_hold(a->app->interrupt);
     st = sy_arg_on(a, "shapes")  ? run_shapes(a, &s, err)
          : sy_arg_on(a, "mixed") ? run_mixed(a, &s, err)

@@ -63,7 +63,6 @@ sy_status sy_serving_open(struct sy_args *a, struct sy_engine **out, struct sy_e
     opt.backend_opt.progress = on_load;
     opt.backend_opt.progress_ctx = &bar;
     if (!sy_arg_given(a, "max-seqs")) opt.seq_max = 64;
-    opt.backend_opt.one_sequence = opt.seq_max == 1;
     if (!sy_arg_given(a, "kv-memory"))
         opt.kv_bytes_max = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / 4;
     opt.wait_max = opt.seq_max + (int32_t)sy_arg_int(a, "max-queue");

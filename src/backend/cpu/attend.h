@@ -34,11 +34,13 @@ struct sy_attend {
     int64_t ldq;
     float *out; /* the same for the output, heads d_val apart */
     int64_t ldo;
+    const struct sy_attend
+        *next;            /* what will be attended to after this one, to be fetched beside it; NULL: not known */
     int32_t part, n_part; /* partition, lo <= part < hi of sy_attend_range(); hi - lo */
     float
         *partial; /* [n_part][n_q][n_group][d_val + 2]: sums, maximum (times log2 e), denominator; starts with `lo` */
 };
-enum { SY_ATTEND_Q = 16 }; /* most queries in one work item */
+enum { SY_ATTEND_Q = 32 }; /* most queries in one work item */
 /* Keys of a cache by number, brought to f32 in the order of a cache of one block of SY_PARTITION positions: key i is
  * number pos[i]; the positions behind the n hold zeros. to: [SY_PARTITION * d_key] */
 void sy_attend_gather(const struct sy_attend *, const float *pos, int32_t n, float *to);

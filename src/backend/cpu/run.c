@@ -450,6 +450,11 @@ static void run_attend(void *ctx, int64_t item, int32_t thread)
     int32_t n = n_group(o);
     struct sy_attend a = cpu_attend_item(p, o, &p->work[item / n], (int32_t)(item % n));
     a.partial = p->partial + thread * p->partial_slice;
+    struct sy_attend next;
+    if (++item < (int64_t)p->n_work * n) {
+        next = cpu_attend_item(p, o, &p->work[item / n], (int32_t)(item % n));
+        a.next = &next;
+    }
     for (int32_t i = 0; i < a.n_part; i++, a.part++) attend_part(p, o, &a);
     p->b->kern.attend.merge(&a);
 }

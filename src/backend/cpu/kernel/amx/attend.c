@@ -210,8 +210,13 @@ static struct panels locate(struct work *w, int32_t t, struct sy_span keys)
             whole ? sy_kv_panel_at(a, SY_KV_BF16, j) : gather(w, w->gathered[i], j, keys.lo, keys.hi);
         at.key[i] = p.key;
         at.value[i] = p.value;
-        if (!whole || next >= a->pos0 + a->n_q) continue;
-        p = sy_kv_panel_at(a, SY_KV_BF16, next);
+        const struct sy_attend *b = a;
+        if (next >= a->pos0 + a->n_q && a->next) {
+            b = a->next;
+            next = sy_attend_span(b, 0).lo / SY_TILE * SY_TILE + i * SY_TILE;
+        }
+        if (!whole || next >= b->pos0 + b->n_q) continue;
+        p = sy_kv_panel_at(b, SY_KV_BF16, next);
         w->ahead.key[w->ahead.n] = p.key;
         w->ahead.value[w->ahead.n++] = p.value;
     }

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { ROWS_MAX = 12, AHEAD = 8192 /* bytes that codes are asked for before they are needed */ };
+enum { ROWS_MAX = 12, AHEAD = 65536 /* bytes that codes are asked for before they are needed */ };
 
 struct job {
     struct sy_job j;
@@ -103,10 +103,13 @@ SY_INLINE void tile(const struct job *t, enum sy_layout layout, const int group,
     const int32_t *sum = t->sum + row;
     const float *x_scale = t->planes.scale + row;
     const int code_bytes = layout == SY_LAYOUT_I8 ? 512 : 256;
-    for (int64_t k = 0; k < w->k; k += 32) {
+    /* Evenly through all planes of the panels to come, a line more than codes alone have. */
+    const char *ahead = (const char *)at + AHEAD;
+    const size_t each = w->panel_bytes / (size_t)(w->k / 32);
+    for (int64_t k = 0; k < w->k; k += 32, ahead += each) {
         if (R <= 4) {
             SY_UNROLL
-            for (int i = 0; i < code_bytes; i += 64) _mm_prefetch((const char *)code + AHEAD + i, _MM_HINT_T1);
+            for (int i = 0; i <= code_bytes; i += 64) _mm_prefetch(ahead + i, _MM_HINT_T1);
         }
         block(t, layout, group, R, code, w_scale, &x, sum, x_scale, f);
         code += code_bytes;
