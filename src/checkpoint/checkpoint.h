@@ -72,6 +72,8 @@ const char *sy_checkpoint_kind(const struct sy_checkpoint *); /* "gguf" or "safe
  * "architectures" stays the root's. GGUF's Llama 3 rope comes as rope_scaling {"rope_type": "factors",
  * "factors": [head_dim / 2 numbers]}, by which the angles are divided. */
 const struct sy_json *sy_checkpoint_config(const struct sy_checkpoint *);
+/* The same of a config.json alone: *config is replaced, if it fails by what is of no use but to be freed. */
+SY_CHECK sy_status sy_config_flatten(struct sy_json **config, struct sy_err *);
 /* generation_config.json, or token ids from GGUF metadata; NULL: none. */
 const struct sy_json *sy_checkpoint_generation(const struct sy_checkpoint *);
 size_t sy_checkpoint_count(const struct sy_checkpoint *);

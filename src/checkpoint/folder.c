@@ -102,21 +102,20 @@ static sy_status read_json(struct folder *f, const char *name, size_t n_max, boo
 
 /* ---- config.json --------------------------------------------------------------------------------------- */
 
-/* The text model's keys over the root's; "architectures" stays the root's: it says how tensors are named. */
-static sy_status flatten(struct sy_checkpoint *c, struct sy_err *err)
+sy_status sy_config_flatten(struct sy_json **config, struct sy_err *err)
 {
-    const struct sy_json *text = sy_json_get(c->config, "text_config"), *v;
+    const struct sy_json *text = sy_json_get(*config, "text_config"), *v;
     if (!sy_json_is_object(text)) return SY_OK;
     struct sy_json *flat = sy_json_new_object();
     const char *key;
     bool ok = flat != NULL;
-    for (void *it = NULL; ok && (it = sy_json_next(c->config, it, &key, &v));)
+    for (void *it = NULL; ok && (it = sy_json_next(*config, it, &key, &v));)
         if (v != text) ok = sy_json_set_take(flat, key, sy_json_share(v));
     for (void *it = NULL; ok && (it = sy_json_next(text, it, &key, &v));)
         if (strcmp(key, "architectures")) ok = sy_json_set_take(flat, key, sy_json_share(v));
-    sy_json_free(c->config);
-    c->config = flat;
-    return ok ? SY_OK : sy_ckpt_nomem(c, err);
+    sy_json_free(*config);
+    *config = flat;
+    return ok ? SY_OK : sy_fail(err, SY_ENOMEM, "no memory for a model's configuration");
 }
 
 sy_status sy_folder_config_take(struct sy_checkpoint *c, struct sy_json *config, const char *where,
@@ -129,7 +128,7 @@ sy_status sy_folder_config_take(struct sy_checkpoint *c, struct sy_json *config,
                        "'%s': 'architectures': expected a list with the name of the model's class, "
                        "found %s",
                        where, archs ? "something else" : "nothing");
-    sy_status st = flatten(c, err);
+    sy_status st = sy_config_flatten(&c->config, err);
     if (st) return st;
     if (!sy_json_is_text(sy_json_get(c->config, "model_type")))
         return sy_fail(err, SY_EFORMAT, "'%s': 'model_type': expected a string, found %s", where,

@@ -32,6 +32,7 @@ sy_status buckets_compile(struct sy_engine *e, struct sy_shape max, struct ladde
     l->bucket = sy_new_array(e->env, SY_BUCKET_MAX, sizeof *l->bucket);
     if (!l->bucket) return sy_fail(err, SY_ENOMEM, "no memory for the table of programs");
     if (e->opt.shapes == SY_SHAPES_EXACT) return SY_OK;
+    if (sy_shard_groups(&e->opt.backend_opt.shard) > 1) max.seq = sy_engine_group_seqs(&e->plan);
     sy_buckets_plan(max, l->dim.block_len, &l->plan);
     if (e->opt.shapes == SY_SHAPES_ONE) {
         l->plan.shape[0] = l->plan.shape[l->plan.n - 1];

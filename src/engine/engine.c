@@ -110,10 +110,10 @@ sy_status sy_engine_plan_slots(const struct sy_engine_opt *o, int64_t slot_bytes
 {
     p->slot_bytes = slot_bytes;
     if (slot_bytes == 0) return SY_OK;
-    int64_t n = 8 + 4 * (int64_t)p->seq_max;
-    if (o->snapshot_bytes > 0) n = o->snapshot_bytes / slot_bytes;
+    int64_t n = 8 + 4 * (int64_t)p->seq_group;
+    if (o->snapshot_bytes > 0) n = o->snapshot_bytes / sy_shard_groups(&o->backend_opt.shard) / slot_bytes;
     if (o->no_prefix_cache) n = 0;
-    n += 1 + 2 * (int64_t)p->seq_max;
+    n += 1 + 2 * (int64_t)p->seq_group;
     if (n > 1 << 20 || (double)n * (double)slot_bytes > 1e15)
         return sy_fail(err, SY_ENOMEM, "%lld states of %lld bytes are too many; lower --max-seqs", (long long)n,
                        (long long)slot_bytes);
@@ -153,6 +153,7 @@ sy_status sy_engine_plan_shape(const struct sy_engine_opt *o, struct sy_engine_p
 {
     p->block_len = or_default(o->block_len, 32);
     p->seq_max = or_default(o->seq_max, 1);
+    p->seq_group = (int32_t)sy_ceil_div(p->seq_max, sy_shard_groups(&o->backend_opt.shard));
     p->batch_tok_max = or_default(o->batch_tok_max, 512);
     p->ctx_len = or_default(o->ctx_len, p->info.n_ctx < 8192 ? p->info.n_ctx : 8192);
     if (p->ctx_len > p->info.n_ctx)
@@ -164,13 +165,18 @@ sy_status sy_engine_plan_shape(const struct sy_engine_opt *o, struct sy_engine_p
     return SY_OK;
 }
 
+int32_t sy_engine_group_seqs(const struct sy_engine_plan *p)
+{
+    return p->n_slot ? 2 * p->seq_group + 2 : p->seq_group;
+}
+
 sy_status sy_engine_plan_blocks(const struct sy_engine_opt *o, int32_t per_seq, const struct sy_engine_bytes *each,
                                 struct sy_engine_plan *p, struct sy_err *err)
 {
     sy_status st = window_plan(o, per_seq, each, p, err);
     if (st || p->n_apart) return st;
     int32_t n_group = sy_shard_groups(&o->backend_opt.shard); /* each has its share of the sequences */
-    int64_t n_block = 1 + (int64_t)((p->seq_max + n_group - 1) / n_group) * per_seq, most = o->kv_bytes_max / n_group;
+    int64_t n_block = 1 + (int64_t)p->seq_group * per_seq, most = o->kv_bytes_max / n_group;
     int64_t all_bytes = each->block + each->draft;
     if (o->kv_bytes_max > 0 && all_bytes > 0 && n_block > most / all_bytes)
         n_block = most / all_bytes; /* blocks of a model without attention have no bytes */
@@ -216,6 +222,7 @@ sy_status engine_tables_new(struct sy_engine *e, struct sy_shape shape, struct s
         for (int32_t i = 0; i < e->n_swap_slot; i++) e->swap_free[e->n_swap_free++] = i;
     }
     e->running = sy_new_array(env, (size_t)shape.seq, sizeof *e->running);
+    e->group_put = sy_new_array(env, (size_t)e->n_group, sizeof *e->group_put);
     e->entry = sy_new_array(env, (size_t)shape.seq, sizeof *e->entry);
     e->slot_drop = sy_new_array(env, (size_t)shape.seq, sizeof *e->slot_drop);
     e->copy = sy_new_array(env, (size_t)shape.seq, sizeof *e->copy);
@@ -224,8 +231,8 @@ sy_status engine_tables_new(struct sy_engine *e, struct sy_shape shape, struct s
     e->first = sy_new_array(env, (size_t)shape.seq, sizeof *e->first);
     e->row = sy_new_array(env, (size_t)shape.out, sizeof *e->row);
     e->scratch = sy_new(env, sy_sample_scratch_bytes(e->plan.info.n_vocab));
-    if (!e->running || !e->entry || !e->slot_drop || !e->copy || !e->out || !e->scratch || !e->home || !e->first ||
-        !e->row)
+    if (!e->running || !e->group_put || !e->entry || !e->slot_drop || !e->copy || !e->out || !e->scratch ||
+        !e->home || !e->first || !e->row)
         return sy_fail(err, SY_ENOMEM, "no memory for the engine");
     return trace_open(e, err);
 }
@@ -235,6 +242,7 @@ void engine_tables_free(struct sy_engine *e)
     while (e->n_running) sched_end(e, e->running[0], SY_FINISH_CANCELLED, false);
     while (e->wait) sched_end(e, e->wait, SY_FINISH_CANCELLED, false);
     sy_delete(e->env, e->running);
+    sy_delete(e->env, e->group_put);
     sy_delete(e->env, e->entry);
     sy_delete(e->env, e->slot_drop);
     sy_delete(e->env, e->copy);

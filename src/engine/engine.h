@@ -70,11 +70,12 @@ struct sy_engine_plan { /* what was decided; filled before memory is taken */
     struct sy_info info;
     const char *arch;
     int32_t ctx_len, block_len, seq_max, batch_tok_max;
+    int32_t seq_group;       /* of seq_max, those that one group of ranks has at most */
     int32_t n_block;         /* of each group of ranks that has sequences of its own */
     int32_t n_apart, window; /* blocks of layers with a window beside them, and the longest window; 0: not apart */
     int64_t block_bytes, apart_bytes; /* of one */
     int64_t kv_bytes, draft_kv_bytes; /* of all; of the draft model, 0: none */
-    int32_t n_slot;                   /* slots of recurrent states, 0: the model has none */
+    int32_t n_slot;                   /* slots of recurrent states of each group, 0: the model has none */
     int64_t slot_bytes;
     double weight_bytes_step; /* weights one decode step reads */
     double weight_bytes_held;
@@ -88,6 +89,7 @@ SY_CHECK sy_status sy_engine_plan_shape(const struct sy_engine_opt *, struct sy_
                                         struct sy_err *);
 SY_CHECK sy_status sy_engine_plan_slots(const struct sy_engine_opt *, int64_t slot_bytes, struct sy_engine_plan *,
                                         struct sy_shape *, struct sy_err *);
+int32_t sy_engine_group_seqs(const struct sy_engine_plan *); /* entries of a step in one group of ranks, at most */
 struct sy_engine_bytes {
     int64_t block;  /* of all layers */
     int64_t apart;  /* of those with a window among them */

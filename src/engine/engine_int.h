@@ -101,6 +101,9 @@ struct kv_window { /* attention layers that see at most `window` keys (0: all), 
     int32_t window;
     double share;
 };
+struct group_put {
+    int32_t n_put, n_entry; /* sequences in the step, and their entries */
+};
 struct slot_drop {
     int32_t home, slot;
 };
@@ -180,7 +183,7 @@ struct sy_engine {
 
     struct sy_batch batch;
     struct entry *entry;         /* [shape.seq] whose tokens they are */
-    int32_t n_put;               /* sequences in it */
+    struct group_put *group_put; /* [n_group] what of it is a group's */
     struct slot_drop *slot_drop; /* [shape.seq] slots that the step reads and nobody holds afterwards */
     int32_t n_slot_drop;
     int32_t n_prefill; /* prompt tokens in it */

@@ -329,6 +329,14 @@ static void explain_cached(const struct sy_engine *e, const struct seq *s)
               s->n_done, s->n_tok, why);
 }
 
+/* A group runs its share of the sequences at most: so many have blocks, slots and entries of a step. */
+static bool is_full(const struct sy_engine *e, int32_t group)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < e->n_running && e->n_group > 1; i++) n += e->running[i]->home == group;
+    return n >= e->plan.seq_group && e->n_group > 1;
+}
+
 /* Tokens that a group has still to compute, and one for each sequence that it runs. */
 static int64_t group_load(const struct sy_engine *e, int32_t group)
 {
@@ -349,6 +357,7 @@ static int32_t home_for(struct sy_engine *e, struct seq *s)
         adopt(e, s);
         int64_t load = group_load(e, g) - s->n_done;
         if (want - s->n_block > sy_cache_available(&e->cache[g]) || !window_fits(e, s)) load += INT32_MAX;
+        if (is_full(e, g)) load += 2 * (int64_t)INT32_MAX;
         give_blocks(e, s);
         if (best >= 0 && load >= least) continue;
         best = g;
@@ -364,7 +373,7 @@ static bool admit_one(struct sy_engine *e, struct seq *s)
     for (int32_t i = 0; i < e->n_running; i++)
         spare += e->running[i]->home == s->home && (int64_t)e->running[i]->n_block * len < e->running[i]->n_end;
     int32_t want = blocks_of(s->n_tok, len);
-    if (!window_fits(e, s)) return false;
+    if (is_full(e, s->home) || !window_fits(e, s)) return false;
     if (s->n_swap) {
         if (want + spare > sy_cache_available(cache_of(e, s)) || !restore(e, s)) return false;
     } else {
@@ -439,14 +448,20 @@ static enum keep worth_keeping(const struct sy_engine *e, const struct seq *s, i
     return end < last && 2 * (end - s->kept) >= last - end ? KEEP_GUESS : KEEP_NOT;
 }
 
+/* Entries of the step beyond those set aside for sequences of the same group that are still to come. */
+static int32_t entries_left(const struct sy_engine *e, const struct seq *s, int32_t *to_come)
+{
+    const struct group_put *g = &e->group_put[s->home];
+    *to_come = e->plan.seq_group - g->n_put;
+    return sy_engine_group_seqs(&e->plan) - g->n_entry - *to_come;
+}
+
 /* Tokens up to the next place where s must be cut, n at most. A cut takes a slot and an entry beyond those that are
  * set aside for the sequences to come. */
 static int32_t until_cut(const struct sy_engine *e, const struct seq *s, int32_t n)
 {
-    int32_t to_come = e->plan.seq_max - e->n_put;
-    if (sy_cache_items_available(cache_of(e, s), SY_CACHE_SLOT) < 2 * to_come + 2 ||
-        e->batch.n_seq + to_come + 2 > e->batch.shape.seq)
-        return n;
+    int32_t to_come, entries = entries_left(e, s, &to_come);
+    if (sy_cache_items_available(cache_of(e, s), SY_CACHE_SLOT) < 2 * to_come + 2 || entries < 2) return n;
     for (int i = 0; i < 2 && has_slots(e); i++)
         if (s->cut[i] > s->n_done && s->cut[i] < s->n_done + n) return s->cut[i] - s->n_done;
     int32_t len = e->plan.block_len, end = (s->n_done / len + 1) * len; /* the tail of an answer that grew by more */
@@ -460,6 +475,7 @@ static void put_tokens(struct sy_engine *e, struct seq *s, int32_t n, int32_t rd
     b->field[SY_SLOT_RD][b->n_seq] = rd;
     b->field[SY_SLOT_WR][b->n_seq] = wr;
     e->entry[b->n_seq] = (struct entry){s, s->n_done + n, wr, keep};
+    e->group_put[s->home].n_entry++;
     int32_t len = e->plan.block_len, *table = b->field[SY_BLOCK_TABLE] + (int64_t)b->n_seq * b->shape.block;
     int32_t n_out = b->n_out;
     memcpy(table, s->block, (size_t)s->n_block * sizeof *table);
@@ -501,9 +517,8 @@ static void put_sure(struct sy_engine *e, struct seq *s, int32_t n)
 /* The guesses, where a slot and an entry are left for them. */
 static void put_drafts(struct sy_engine *e, struct seq *s)
 {
-    int32_t to_come = e->plan.seq_max - e->n_put;
-    bool room = sy_cache_items_available(cache_of(e, s), SY_CACHE_SLOT) >= 2 * to_come + 1 &&
-                e->batch.n_seq + to_come + 1 <= e->batch.shape.seq;
+    int32_t to_come, entries = entries_left(e, s, &to_come);
+    bool room = sy_cache_items_available(cache_of(e, s), SY_CACHE_SLOT) >= 2 * to_come + 1 && entries >= 1;
     s->draft_slot = room ? sy_cache_item_lease(cache_of(e, s), SY_CACHE_SLOT) : 0;
     if (s->draft_slot) put_tokens(e, s, s->n_draft, s->slot, s->draft_slot, KEEP_NOT);
     else s->n_draft = 0;
@@ -514,7 +529,7 @@ static void put(struct sy_engine *e, struct seq *s, int32_t n)
 {
     if (!is_decode(e, s, n)) e->n_prefill += n; /* recomputed answers count as prompts */
     if (!s->of->started_ns) s->of->started_ns = e->now;
-    e->n_put++;
+    e->group_put[s->home].n_put++;
     s->draft.fed_row = e->batch.n_tok;
     s->draft.fed_pos = s->n_done;
     window_grow(e, s, s->n_done + n + s->n_draft);
@@ -600,7 +615,8 @@ static bool may_join(const struct sy_engine *e)
 void sched_fill(struct sy_engine *e)
 {
     struct sy_batch *b = &e->batch;
-    b->n_tok = b->n_seq = b->n_out = e->n_prefill = e->n_copy = e->n_put = 0;
+    b->n_tok = b->n_seq = b->n_out = e->n_prefill = e->n_copy = 0;
+    memset(e->group_put, 0, (size_t)e->n_group * sizeof *e->group_put);
     e->has_decode = false;
     e->load = (struct sy_pace_load){0};
     for (int32_t i = 0; i < e->n_running; i++) e->running[i]->draft.fed_n = 0;
@@ -633,7 +649,7 @@ void sched_fork(struct sy_engine *e, struct seq *s)
         sibling->n_cached = s->n_cached;
         sibling->home = s->home;
         sibling->last_ns = s->last_ns;
-        if (e->n_running == e->plan.seq_max || !window_fits(e, sibling)) {
+        if (e->n_running == e->plan.seq_max || is_full(e, s->home) || !window_fits(e, sibling)) {
             sched_wait(e, sibling);
             continue;
         }

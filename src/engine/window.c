@@ -20,7 +20,7 @@ static int32_t window_most(int32_t window, int32_t draft_max, int32_t len)
 sy_status window_plan(const struct sy_engine_opt *o, int32_t per_seq, const struct sy_engine_bytes *each,
                       struct sy_engine_plan *p, struct sy_err *err)
 {
-    int32_t n_group = sy_shard_groups(&o->backend_opt.shard), seqs = (int32_t)sy_ceil_div(p->seq_max, n_group);
+    int32_t n_group = sy_shard_groups(&o->backend_opt.shard), seqs = p->seq_group;
     int32_t most = window_most(each->window, o->draft_max > 0 ? o->draft_max : 0, p->block_len);
     int64_t step = blocks_of(p->batch_tok_max, p->block_len), full = 1 + (int64_t)seqs * per_seq;
     p->n_apart = 0;

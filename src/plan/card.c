@@ -338,8 +338,10 @@ sy_status sy_card_config(const struct sy_env *env, const char *name, struct sy_j
     sy_delete(env, text);
     if (st) return sy_while(err, st, "model card '%.80s'", name);
     if (sy_json_get(card, "architectures")) {
-        *out = card;
-        return SY_OK;
+        st = sy_config_flatten(&card, err);
+        if (st) sy_json_free(card);
+        else *out = card;
+        return st;
     }
     const char *arch = sy_json_text(sy_json_get(card, "architecture"));
     if (arch) config = config_of(card, arch);

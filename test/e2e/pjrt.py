@@ -306,6 +306,10 @@ def test_compile_refusals():
         refused(4, *fits, "--plugin", d + "/missing.so", says=("missing.so", "no such file"))
         refused(4, *fits, "--plugin", make_plugin(d, "dies", dies=True), says=("killed by signal 6", "my last words"))
         refused(4, *fits, "--plugin", make_plugin(d, "old", minor=57), says=("too old", "0.57"))
+        # a config.json of text and pictures
+        with open(d + "/both.json", "w") as f:
+            json.dump({"architectures": CARD["architectures"], "vision_config": {}, "text_config": CARD}, f)
+        refused(5, "compile", "--model-card", d + "/both.json", "--target", "v5e-1", "--plugin", "x", says="weights of")
         # a card that the program carries, by its name; one whose architecture it does not have
         refused(5, "compile", "--model-card", "llama-3.3-70b", "--target", "v5e-1", "--plugin", "x", says="weights of")
         refused(4, "compile", "--model-card", "deepseek-r1", "--target", "v5e-1", "--plugin", "x", says="architecture")

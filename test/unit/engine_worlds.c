@@ -299,7 +299,7 @@ static void run_world(uint64_t seed, struct seen *all)
     e->plan.block_len = 1 << roll(&w, 3);
     e->plan.n_block = 1 + 3 + roll(&w, 16);
     e->plan.ctx_len = CTX;
-    e->plan.seq_max = 1 + roll(&w, 5);
+    e->plan.seq_max = e->plan.seq_group = 1 + roll(&w, 5);
     e->plan.batch_tok_max = e->plan.seq_max + roll(&w, 10);
     e->plan.info.n_vocab = VOCAB;
     bool states = roll(&w, 2);

@@ -116,6 +116,7 @@ static sy_status find_sizes(struct aot_job *j, struct sy_err *err)
     if (!st) st = sy_engine_plan_slots(&o, each.slot * ranks, &j->plan, &j->max, err);
     if (!st) st = sy_engine_plan_blocks(&o, j->max.block, &bytes, &j->plan, err);
     j->max.apart = j->plan.n_apart > 0;
+    if (sy_shard_groups(&j->opt.shard) > 1) j->max.seq = sy_engine_group_seqs(&j->plan);
     j->opt.cache.n_block = j->plan.n_block;
     j->opt.cache.n_apart = j->plan.n_apart;
     if (j->plan.n_slot > 0) j->opt.cache.n_slot = j->plan.n_slot;
