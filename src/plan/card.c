@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "checkpoint/checkpoint.h"
 #include "model/model.h"
 
 enum { FILE_MAX = 16 << 20 };

@@ -107,8 +107,11 @@ static sy_status plan(struct sy_args *a, struct sy_description *d, struct sy_err
     int64_t slot = 0;
     struct sy_engine_bytes each = {0};
     struct sy_engine_opt o = {0};
-    struct sy_engine_plan p = {
-        .ctx_len = d->ctx_len, .block_len = block_len, .seq_max = d->seq_max, .batch_tok_max = tok};
+    struct sy_engine_plan p = {.ctx_len = d->ctx_len,
+                               .block_len = block_len,
+                               .seq_max = d->seq_max,
+                               .seq_group = d->seq_max,
+                               .batch_tok_max = tok};
     if (!st) st = cache_bytes(a, d->graph, block_len, &each, &slot, err);
     if (!st) st = sy_engine_plan_blocks(&o, per_seq, &each, &p, err);
     d->state_bytes = (double)slot;
