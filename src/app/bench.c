@@ -13,7 +13,7 @@ static const struct sy_example examples[] = {
     {"systole bench offline -m model.gguf --mixed --batch 32", "what continuous batching is worth"},
     {"systole bench offline -m model.gguf --backend pjrt:plugin.so --shapes --batch 8",
      "what static shapes are worth"},
-    {"systole bench mosaic --plugin libtpu.so --target v5e-1", "attention kernels by a compiler's schedule"},
+    {"systole bench mosaic --plugin libtpu.so --target v5e-1", "kernels for TPUs by a compiler's schedule"},
     {"systole bench design -m model.gguf --input-len 512 --output-len 32 --repeat 5 -f text.txt",
      "what single design choices are worth here"},
     {"systole bench serve --url http://127.0.0.1:8080 --concurrency 1,4,16,64", "what users of a server see"},
@@ -38,7 +38,7 @@ static const struct mode modes[] = {
      "max-batched-tokens kv-dtype compute state-dtype ",
      sy_bench_design},
     {"kernels", " ", " isa family shape rows seconds threads json ", sy_bench_kernels},
-    {"mosaic", " ", " plugin target json ", sy_bench_mosaic},
+    {"mosaic", " ", " plugin target table json ", sy_bench_mosaic},
     {"offline", " model ",
      " model input-len output-len batch sweep-input sweep-threads repeat svg scheduling mixed shapes random-range "
      "num-prompts seed json price chips "

@@ -74,8 +74,9 @@ static const struct sy_flag flags[] = {
      .kind = SY_FLAG_CHOICE,
      .choices = kernels,
      .otherwise = "auto",
-     .help = "what attention and experts run by on a TPU; mosaic: hand-written kernels, as 'systole serve' with the "
-             "same flag; auto: these where estimates say that they are faster, without --output"},
+     .help = "what attention, experts and the gated delta rule run by on a TPU; mosaic: hand-written kernels, as "
+             "'systole serve' with the same flag; auto: these where estimates say that they are faster, without "
+             "--output"},
     {.name = "bucket",
      .kind = SY_FLAG_TEXTS,
      .arg = "TOKENSxSEQUENCES",

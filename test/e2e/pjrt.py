@@ -282,6 +282,12 @@ def test_sharding_refusals():
 
 # ---- ahead of time ------------------------------------------------------------------------------------------------
 
+HYBRID = {  # the text of a Qwen3.5, sizes left out
+    "model_type": "qwen3_5_text", "hidden_act": "silu", "rms_norm_eps": 1e-6, "attention_bias": False, "full_attention_interval": 4,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"], "max_position_embeddings": 4096, "attn_output_gate": True,
+    "dtype": "bfloat16", "mtp_num_hidden_layers": 0, "tie_word_embeddings": False, "eos_token_id": 2,
+    "rope_parameters": {"mrope_interleaved": True, "mrope_section": [2, 1, 1], "rope_type": "default", "rope_theta": 10000000,
+                        "partial_rotary_factor": 0.25}}
 CARD = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256, "hidden_size": 8192,
         "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,
         "head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "max_position_embeddings": 8192,
@@ -422,6 +428,20 @@ def test_kernels():
             assert w["kernel_s"] > 0 and w["plain_s"] > 0 and w["plain_because"] is None, (target, weights, w)
             assert w["kernel"] == (w["kernel_s"] < w["plain_s"]), (target, weights, w)
             assert b["hbm"]["temporaries"] < b["hbm"]["weights"] / 8, (target, weights, r)
+        # The gated delta rule: no copy of the states, which are most of the memory.
+        with open(d + "/hybrid.json", "w") as f:
+            text = dict(HYBRID, hidden_size=512, intermediate_size=1024, num_hidden_layers=4, num_attention_heads=4,
+                        num_key_value_heads=2, head_dim=128, vocab_size=1024, linear_key_head_dim=128, linear_value_head_dim=128,
+                        linear_num_key_heads=4, linear_num_value_heads=8, linear_conv_kernel_dim=4)
+            json.dump(dict(text, architectures=["Qwen3_5ForCausalLM"]), f)
+        r = json.loads(ok("compile", "--model-card", d + "/hybrid.json", "--target", "v7-2", "--tp", 2, "--plugin", libtpu, "--ctx-size", 512,
+                          "--max-seqs", 8, "--max-batched-tokens", 64, "--bucket", "18x18", "--json", timeout=280))
+        for kind in ("delta_of_decode", "delta_of_prompts"):
+            w = r[kind]
+            assert w["kernel_s"] > 0 and w["plain_s"] > 0 and w["plain_because"] is None, (kind, w)
+            assert w["kernel"] == (w["kernel_s"] < w["plain_s"]), (kind, w)
+        b = r["buckets"][0]
+        assert r["delta_of_decode"]["kernel"] and b["hbm"]["temporaries"] < b["hbm"]["kv"] / 8, r
         # What no kernel has is told, and compiles as plain operations.
         for why, change, more in (("width", {"head_dim": 64}, []), ("type", {}, ["--kv-dtype", "f32"]), ("kept", {}, ["-o", d + "/p"]),
                                   ("plain", {}, ["--kernels", "plain"])):
@@ -442,11 +462,13 @@ def test_kernels():
 
 
 def test_dispatch():
-    """Rows are laid out for the kernel of experts, and its results put together again, by plain operations: on XLA."""
-    program = os.path.join(os.path.dirname(os.environ.get("SYSTOLE", "build/release/systole")), "test/unit/pjrt_dispatch")
-    env = dict(os.environ, SYSTOLE_CPU_PLUGIN=plugins.file(plugins.CPU))
-    r = subprocess.run([program], env=env, capture_output=True, text=True, timeout=200)
-    assert r.returncode == 0 and "[  PASSED  ] 1 test(s)" in r.stdout + r.stderr, r.stdout + r.stderr
+    """What lies around kernels, by plain operations, on XLA: rows are laid out for the kernel of experts, and its results put
+    together again; a layer of the gated delta rule leaves the same by its kernel and without."""
+    for name in ("pjrt_dispatch", "pjrt_delta_layer"):
+        program = os.path.join(os.path.dirname(os.environ.get("SYSTOLE", "build/release/systole")), "test/unit", name)
+        env = dict(os.environ, SYSTOLE_CPU_PLUGIN=plugins.file(plugins.CPU))
+        r = subprocess.run([program], env=env, capture_output=True, text=True, timeout=200)
+        assert r.returncode == 0 and "[  PASSED  ] 1 test(s)" in r.stdout + r.stderr, r.stdout + r.stderr
 
 
 # ---- the cache of programs ----------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ static struct in_type in_read_type(const char *s)
             t.dim[t.n++] = strtoll(s, &end, 10);
             s = end;
         } else break;
-        assert_true(*s == 'x' && t.n < IN_DIMS);
+        assert_true(*s == 'x' && t.n <= IN_DIMS);
     }
     for (size_t i = 0; i < SY_COUNT(name); i++)
         if (!strncmp(s, name[i], strlen(name[i]))) t.elem = (enum in_elem)i;
@@ -146,18 +146,24 @@ static struct in_value in_new_array(struct interp *m, struct in_type t, const fl
     return v;
 }
 
-/* The signature: operands get the arrays given, results and scratch begin unknown. */
-static void in_read_signature(struct interp *m, char *s, float *const *array, int n_in)
+/* The signature: operands get the arrays given, results and scratch begin unknown; of results that lie where an
+ * operand does, alias has its number, else -1. */
+static void in_read_signature(struct interp *m, char *s, float *const *array, int n_in, const int *alias, int n_out)
 {
-    int k = 0;
+    int k = 0, id[IN_OPERANDS];
     struct in_op o;
     in_read_line(m, s, &o);
     m->value = calloc((size_t)m->n_value + 1, sizeof *m->value);
-    for (char *at = strstr(s, "%step: i32"); at && (at = strchr(at + 1, '%')); k++)
-        m->value[atoi(at + 1)] = in_new_array(m, in_read_type(strstr(at, ": ") + 2), k < n_in ? array[k] : NULL);
+    for (char *at = strstr(s, "%step: i32"); at && (at = strchr(at + 1, '%')); k++) {
+        id[k] = atoi(at + 1);
+        int of = k >= n_in && k < n_in + n_out ? alias[k - n_in] : -1;
+        m->value[id[k]] = of >= 0 ? m->value[id[of]]
+                                  : in_new_array(m, in_read_type(strstr(at, ": ") + 2), k < n_in ? array[k] : NULL);
+    }
 }
 
-static void in_open(struct interp *m, const char *text, size_t n, float *const *array, int n_in)
+static void in_open(struct interp *m, const char *text, size_t n, float *const *array, int n_in, const int *alias,
+                    int n_out)
 {
     *m = (struct interp){0};
     m->text = strndup(text, n);
@@ -182,7 +188,7 @@ static void in_open(struct interp *m, const char *text, size_t n, float *const *
         m->n_op++;
     }
     assert_true(signature && depth == 0);
-    in_read_signature(m, signature, array, n_in);
+    in_read_signature(m, signature, array, n_in, alias, n_out);
 }
 
 static void in_close(struct interp *m)
@@ -319,6 +325,7 @@ static double in_binary(struct interp *m, const char *name, double a, double b)
     if (!strncmp(op, "max", 3)) return isnan(a) || isnan(b) ? (double)NAN : a > b ? a : b;
     if (!strcmp(op, "andi")) return (double)((int64_t)a & (int64_t)b);
     if (!strcmp(op, "ori")) return (double)((int64_t)a | (int64_t)b);
+    if (!strcmp(op, "xori")) return (double)((int64_t)a ^ (int64_t)b);
     if (!strcmp(op, "shrsi")) return (double)((int64_t)a >> (int64_t)b);
     IN_FAIL(m, "no such op: %s", name);
     return 0;
@@ -433,13 +440,15 @@ static void in_product(struct interp *m, const struct in_op *o)
     int64_t n = v->t.dim[1], over = a->t.dim[1];
     if (a->t.dim[0] != v->t.dim[0] || b->t.dim[by_rows ? 1 : 0] != over || b->t.dim[by_rows ? 0 : 1] != n)
         IN_FAIL(m, "%s: shapes that do not meet", o->name);
-    for (int64_t i = 0; i < v->t.dim[0] && !m->error[0]; i++)
-        for (int64_t j = 0; j < n; j++) {
-            float sum = c->x[i * n + j];
-            for (int64_t k = 0; k < over; k++)
-                sum += a->x[i * over + k] * (by_rows ? b->x[j * over + k] : b->x[k * n + j]);
-            v->x[i * n + j] = sum;
-        }
+    for (int64_t i = 0; i < v->t.dim[0] && !m->error[0]; i++) {
+        const float *x = &a->x[i * over];
+        float *y = &v->x[i * n];
+        memmove(y, &c->x[i * n], (size_t)n * sizeof *y);
+        for (int64_t k = 0; k < over && !by_rows; k++) /* so that a compiler can take several columns at once */
+            for (int64_t j = 0; j < n; j++) y[j] += x[k] * b->x[k * n + j];
+        for (int64_t j = 0; j < n && by_rows; j++)
+            for (int64_t k = 0; k < over; k++) y[j] += x[k] * b->x[j * over + k];
+    }
 }
 
 static void in_reduce(struct interp *m, const struct in_op *o)
@@ -529,6 +538,19 @@ static void in_one(struct interp *m, const struct in_op *o)
         struct in_value *v = in_result(m, o, o->type[0]);
         bool columns = strstr(o->rest, "i32: 1>") != NULL;
         for (int64_t k = 0, w = v->t.dim[1]; k < in_count(&v->t); k++) v->x[k] = (float)(columns ? k % w : k / w);
+    } else if (!strcmp(n, "tpu.concatenate")) {
+        const struct in_value *b = &m->value[o->arg[1]];
+        struct in_value *v = in_result(m, o, o->type[0]);
+        bool rows = strstr(o->rest, " in 0 ") != NULL;
+        int64_t w = v->t.dim[1], left = a->t.dim[1], n_a = in_count(&a->t);
+        for (int64_t k = 0; k < in_count(&v->t); k++)
+            v->x[k] = rows           ? (k < n_a ? a->x[k] : b->x[k - n_a])
+                      : k % w < left ? a->x[k / w * left + k % w]
+                                     : b->x[k / w * (w - left) + k % w - left];
+    } else if (!strcmp(n, "tpu.transpose")) {
+        struct in_value *v = in_result(m, o, o->type[0]);
+        int64_t rows = a->t.dim[0], columns = a->t.dim[1];
+        for (int64_t k = 0; k < rows * columns; k++) v->x[k] = a->x[k % rows * columns + k / rows];
     } else if (!strcmp(n, "vector.shape_cast")) {
         struct in_value *v = in_result(m, o, o->type[0]);
         memcpy(v->x, a->x, (size_t)in_count(&v->t) * sizeof *v->x);
@@ -589,12 +611,19 @@ static void in_run(struct interp *m, int from, int to)
     }
 }
 
-/* Runs the kernel on operands (numbers of the array's type already); results are read from the array of argument
- * n_in + i. False: m->error says why. */
-static bool interp(struct interp *m, const struct sy_buf *text, float *const *array, int n_in)
+/* Runs the kernel on operands (numbers of the array's type already), the first n_out results in the memory of the
+ * operand alias[i] or (-1) their own; results of their own are read from the arrays behind those of the operands.
+ * False: m->error says why. */
+static bool interp_in_place(struct interp *m, const struct sy_buf *text, float *const *array, int n_in,
+                            const int *alias, int n_out)
 {
-    in_open(m, text->at, text->len, array, n_in);
+    in_open(m, text->at, text->len, array, n_in, alias, n_out);
     in_run(m, 0, m->n_op);
     if (m->n_flight) IN_FAIL(m, "ends with %d transfers under way", m->n_flight);
     return !m->error[0];
+}
+
+static inline bool interp(struct interp *m, const struct sy_buf *text, float *const *array, int n_in)
+{
+    return interp_in_place(m, text, array, n_in, NULL, 0);
 }

@@ -10,7 +10,7 @@ static float dice(uint64_t *seed) /* -1 .. 1, as bf16 holds it */
     return in_round(IN_BF16, (float)((double)(*seed >> 40) / 8388608.0 - 1));
 }
 
-static float *numbers(int64_t n, uint64_t seed)
+static inline float *numbers(int64_t n, uint64_t seed)
 {
     float *x = malloc((size_t)n * sizeof *x + 1);
     for (int64_t i = 0; i < n; i++) x[i] = dice(&seed);
@@ -25,7 +25,7 @@ struct mistake {
 };
 
 /* A copy of text with the mistake; how many lines it changed. */
-static int plant(const struct sy_buf *text, const struct mistake *k, struct sy_buf *out)
+static inline int plant(const struct sy_buf *text, const struct mistake *k, struct sy_buf *out)
 {
     int seen = 0, changed = 0;
     char last[3][4000] = {{0}};
@@ -48,7 +48,7 @@ static int plant(const struct sy_buf *text, const struct mistake *k, struct sy_b
 }
 
 /* Memory that runs out is told, whenever it does. write(m, shape): a kernel. */
-static void memory_is_told(void (*write)(struct mosaic *, const void *shape), const void *shape)
+static inline void memory_is_told(void (*write)(struct mosaic *, const void *shape), const void *shape)
 {
     for (long n = 1;; n++) {
         struct counted c;

@@ -15,7 +15,8 @@ struct aot_bucket { /* one static shape, compiled */
 };
 /* What a kernel can do, by it and by plain operations: of the largest such step's layers that it takes. For `why`,
  * which is not NULL then, n_plain others are plain in any case. */
-enum { AOT_STEPS = 2, AOT_KERNELS }; /* attention of decode steps and of others, experts: 1 << i of enum sy_kernels */
+/* Attention of decode steps and of others, experts, the gated delta rule of both: 1 << i of enum sy_kernels. */
+enum { AOT_STEPS = 2, AOT_EXPERTS = AOT_STEPS, AOT_DELTA, AOT_CHUNK, AOT_KERNELS };
 struct aot_weighed {
     bool done;
     int32_t n_kernel, n_plain;

@@ -96,6 +96,37 @@ static sy_status weigh_experts(struct aot_job *j, struct aot_weighed *w, struct 
     return SY_OK;
 }
 
+static sy_status weigh_delta(struct aot_job *j, bool prompt, struct aot_weighed *w, struct sy_err *err)
+{
+    struct sy_weighing one = weighing_of(j);
+    struct sy_graph *g = NULL;
+    struct sy_delta_cost cost;
+    struct sy_weighed v;
+    struct sy_shape s = {j->max.seq, j->max.seq, j->max.block, j->max.seq, j->max.apart};
+    if (prompt) s.tok = j->max.tok;
+    sy_status st = aot_graph(j, s, &g, err);
+    if (st) return st;
+    struct sy_delta_use u = sy_delta_use_of(g, &j->opt);
+    sy_graph_free(g);
+    w->n_plain = u.n_plain;
+    w->why = u.why;
+    one.delta = u.shape;
+    if (u.n_kernel > 0) st = sy_weigh_delta(&one, true, &cost, &v, err);
+    if (st || u.n_kernel == 0) return st;
+    w->n_kernel = u.n_kernel;
+    w->kernel_s = u.n_kernel * (v.kernel + v.around);
+    w->plain_s = u.n_kernel * v.plain;
+    return SY_OK;
+}
+
+static sy_status weigh_one(struct aot_job *j, int i, struct sy_err *err)
+{
+    struct aot_weighed *w = &j->weighed[i];
+    return i < AOT_STEPS      ? weigh(j, 1U << i, w, err)
+           : i == AOT_EXPERTS ? weigh_experts(j, w, err)
+                              : weigh_delta(j, i == AOT_CHUNK, w, err);
+}
+
 /* Another libtpu may write no schedule that is known: then plain operations stay, and the reason is told. Kernels for
  * prompts alone are not used: they cost decode steps the layout of keys that plain operations read best. */
 sy_status aot_kernels_choose(struct aot_job *j, struct sy_err *err)
@@ -108,7 +139,7 @@ sy_status aot_kernels_choose(struct aot_job *j, struct sy_err *err)
         w->done = true;
         w->why = none;
         if (none || (i == 1 && (!j->opt.kernels || j->max.tok <= j->max.seq))) continue;
-        if (i < AOT_STEPS ? weigh(j, 1U << i, w, &w->err) : weigh_experts(j, w, &w->err)) continue;
+        if ((i == AOT_CHUNK && j->max.tok <= j->max.seq) || weigh_one(j, i, &w->err)) continue;
         if (w->n_kernel > 0 && w->kernel_s < w->plain_s) j->opt.kernels |= 1U << i;
     }
     if (all) j->opt.kernels = SY_KERNELS_ALL;
@@ -135,6 +166,13 @@ sy_status aot_kernels_add(const struct aot_job *j, const struct sy_graph *g, con
         st = sy_weigh_experts(&one, false, &cost, &v, err);
         if (!st) r->cycles += p->experts.n_kernel * cost.all;
     }
+    if (!st && j->opt.kernels & (s.tok == s.seq ? SY_KERNELS_DELTA : SY_KERNELS_CHUNK)) {
+        struct sy_delta_use u = sy_delta_use_of(g, &j->opt);
+        struct sy_delta_cost delta;
+        one.delta = u.shape;
+        if (u.n_kernel > 0) st = sy_weigh_delta(&one, false, &delta, &v, err);
+        if (!st && u.n_kernel > 0) r->cycles += u.n_kernel * delta.all;
+    }
     return st ? sy_while(err, st, "kernels") : SY_OK;
 }
 
@@ -142,7 +180,8 @@ sy_status aot_kernels_add(const struct aot_job *j, const struct sy_graph *g, con
 void aot_kernels_print(const struct aot_job *j, struct sy_buf *out)
 {
     static const char *const kind[AOT_KERNELS] = {"attention of decode steps", "attention of steps with prompts",
-                                                  "experts of decode steps"};
+                                                  "experts of decode steps", "gated delta rule of decode steps",
+                                                  "gated delta rule of steps with prompts"};
     if (j->target->kind != SY_AOT_TPU) return;
     for (int i = 0; i < AOT_KERNELS; i++) {
         const struct aot_weighed *w = &j->weighed[i];

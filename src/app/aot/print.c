@@ -134,7 +134,8 @@ void aot_print_json(const struct aot_job *j, struct sy_buf *out)
     sy_jout_int(&o, "block_size", j->opt.cache.block_len);
     sy_jout_text(&o, "figures", "estimates of a compiler, not measured");
     sy_jout_text(&o, "stored", j->store);
-    static const char *const kind[AOT_KERNELS] = {"attention_of_decode", "attention_of_prompts", "experts"};
+    static const char *const kind[AOT_KERNELS] = {"attention_of_decode", "attention_of_prompts", "experts",
+                                                  "delta_of_decode", "delta_of_prompts"};
     for (int i = 0; i < AOT_KERNELS; i++) {
         const struct aot_weighed *w = &j->weighed[i];
         sy_jout_open(&o, kind[i], '{');

@@ -31,6 +31,18 @@ static sy_status experts_twin(void *ctx, void *out, struct sy_err *err)
     return sy_experts_twin_cost(s->w->env, s->w->plugin, s->w->target, &s->w->experts, s->around, out, err);
 }
 
+static sy_status delta_kernel(void *ctx, void *out, struct sy_err *err)
+{
+    const struct sy_weighing *w = ((const struct side *)ctx)->w;
+    return sy_delta_cost(w->env, w->plugin, w->target, &w->delta, out, err);
+}
+
+static sy_status delta_twin(void *ctx, void *out, struct sy_err *err)
+{
+    const struct side *s = ctx;
+    return sy_delta_twin_cost(s->w->env, s->w->plugin, s->w->target, &s->w->delta, s->around, out, err);
+}
+
 static sy_status weigh_twins(const struct sy_weighing *w, sy_status (*twin)(void *, void *, struct sy_err *),
                              struct sy_weighed *out, struct sy_err *err)
 {
@@ -68,4 +80,15 @@ sy_status sy_weigh_experts(const struct sy_weighing *w, bool plain, struct sy_ex
     if (st) return st;
     out->kernel = cost->all / w->target->clock_hz;
     return plain ? weigh_twins(w, experts_twin, out, err) : SY_OK;
+}
+
+sy_status sy_weigh_delta(const struct sy_weighing *w, bool plain, struct sy_delta_cost *cost, struct sy_weighed *out,
+                         struct sy_err *err)
+{
+    struct side s = {w, false};
+    *out = (struct sy_weighed){0};
+    sy_status st = sy_child_run(delta_kernel, &s, cost, sizeof *cost, err);
+    if (st) return st;
+    out->kernel = cost->all / w->target->clock_hz;
+    return plain ? weigh_twins(w, delta_twin, out, err) : SY_OK;
 }

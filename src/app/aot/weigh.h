@@ -7,8 +7,9 @@ struct sy_weighing {
     const struct sy_env *env;
     const char *plugin;
     const struct sy_aot_target *target;
-    struct sy_attend_shape shape; /* which of the two shapes counts the function says */
+    struct sy_attend_shape shape; /* which of the shapes counts the function says */
     struct sy_experts_shape experts;
+    struct sy_delta_shape delta;
 };
 struct sy_weighed {        /* seconds; without `plain` of the kernel alone, the others 0 */
     double kernel, around; /* by its own schedule; what stands around it */
@@ -19,3 +20,5 @@ SY_CHECK sy_status sy_weigh_attend(const struct sy_weighing *, bool plain, struc
                                    struct sy_weighed *, struct sy_err *);
 SY_CHECK sy_status sy_weigh_experts(const struct sy_weighing *, bool plain, struct sy_experts_cost *,
                                     struct sy_weighed *, struct sy_err *);
+SY_CHECK sy_status sy_weigh_delta(const struct sy_weighing *, bool plain, struct sy_delta_cost *, struct sy_weighed *,
+                                  struct sy_err *);

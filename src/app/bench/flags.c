@@ -1,6 +1,7 @@
 /* flags.c - what the modes of `systole bench` take. */
 #include "app/bench/bench.h"
 
+static const char *const tables[] = {"attention", "experts", "delta", NULL}; /* of bench mosaic */
 static const char *const endpoints[] = {"completions", "chat", NULL};
 static const char *const schedulings[] = {"continuous", "static", NULL};
 static const char *const families[] = {"gemm", "attend", "vec", NULL};
@@ -204,5 +205,6 @@ const struct sy_flag sy_flags_bench[] = {
      .kind = SY_FLAG_TEXT,
      .arg = "CHIPS",
      .help = "mosaic: one target only; else v5e-1, v6e-1, v7-2"},
+    {.name = "table", .kind = SY_FLAG_CHOICE, .choices = tables, .help = "mosaic: one table only"},
     {0},
 };

@@ -126,6 +126,50 @@ static sy_status run_experts(struct sy_weighing *o, FILE *table, struct sy_jout 
     return st ? sy_while(err, st, "%s", o->target->name) : SY_OK;
 }
 
+/* Layers of Qwen3-Next-80B-A3B and Qwen3.5-397B-A17B, whole and an eighth of one. */
+static const struct {
+    int32_t key, val, seq, tok;
+    bool bf16;
+} delta_cases[] = {
+    {16, 32, 8, 0, false},  {16, 32, 64, 0, false}, {16, 32, 64, 0, true},  {2, 8, 8, 0, false},
+    {2, 8, 64, 0, false},   {2, 8, 64, 0, true},    {16, 64, 64, 0, false}, {16, 32, 8, 1024, false},
+    {2, 8, 8, 1024, false}, {2, 8, 8, 8192, false},
+};
+
+static void print_delta(const struct sy_weighing *o, const struct sy_delta_cost *c, const struct sy_weighed *v,
+                        FILE *table, struct sy_jout *j)
+{
+    const struct sy_delta_shape *s = &o->delta;
+    begin_row(o, table, j);
+    fprintf(table, " %5d %5d %4d %4d %5s %5dx%-3d %9.0f %9.0f %6.2f", s->n_seq, s->n_tok, s->dim.n_key, s->dim.n_val,
+            s->bf16 ? "bf16" : "f32", c->side, c->unit, c->round, c->memory, c->round / c->memory);
+    sy_jout_int(j, "sequences", s->n_seq);
+    sy_jout_int(j, "prompt_tokens", s->n_tok);
+    sy_jout_int(j, "key_heads", s->dim.n_key);
+    sy_jout_int(j, "value_heads", s->dim.n_val);
+    sy_jout_text(j, "state", s->bf16 ? "bf16" : "f32");
+    sy_jout_num(j, "round_cycles", c->round);
+    sy_jout_num(j, "memory_cycles", c->memory);
+    end_row(v, table, j);
+}
+
+static sy_status run_delta(struct sy_weighing *o, FILE *table, struct sy_jout *j, struct sy_err *err)
+{
+    sy_status st = SY_OK;
+    for (size_t i = 0; i < SY_COUNT(delta_cases) && !st; i++) {
+        struct sy_delta_cost cost;
+        struct sy_weighed v;
+        o->delta = (struct sy_delta_shape){.dim = {delta_cases[i].key, delta_cases[i].val, 128, 128, true},
+                                           .n_seq = delta_cases[i].seq,
+                                           .n_tap = 4,
+                                           .n_tok = delta_cases[i].tok,
+                                           .bf16 = delta_cases[i].bf16};
+        st = sy_weigh_delta(o, true, &cost, &v, err);
+        if (!st) print_delta(o, &cost, &v, table, j);
+    }
+    return st ? sy_while(err, st, "%s", o->target->name) : SY_OK;
+}
+
 static sy_status write_json(const struct sy_args *a, const struct sy_buf *list, struct sy_err *err)
 {
     struct sy_buf b;
@@ -137,6 +181,20 @@ static sy_status write_json(const struct sy_args *a, const struct sy_buf *list, 
     sy_buf_release(&b);
     return st;
 }
+
+static const struct {
+    const char *title, *head, *read;
+    sy_status (*run)(struct sy_weighing *, FILE *, struct sy_jout *, struct sy_err *);
+} tables[] = {
+    /* clang-format off */
+    {"attention, heads of 128, bf16; a compiler's estimates, nothing is measured",
+     "seq x new  keys  KV group block fetch    cycles    memory  ratio", "its bytes", run_target},
+    {"experts, even choices",
+     " rows     experts width inner  tile    cycles    memory  ratio   besides", "its weights", run_experts},
+    {"gated delta rule, heads of 128, with the convolution before it: a token of each sequence, or a prompt",
+     "  seq   tok  key  val state   at once    cycles    memory  ratio", "its states", run_delta},
+    /* clang-format on */
+};
 
 sy_status sy_bench_mosaic(struct sy_args *a, struct sy_err *err)
 {
@@ -151,23 +209,16 @@ sy_status sy_bench_mosaic(struct sy_args *a, struct sy_err *err)
     struct sy_buf list;
     sy_buf_init(&list, o.env, 0);
     struct sy_jout j = {&list, false};
-    fprintf(table,
-            "attention, heads of 128, bf16; a compiler's estimates, nothing is measured\n"
-            "%-6s %9s %5s %3s %5s %5s %5s %9s %9s %6s %10s %8s %10s %10s  %s\n",
-            "target", "seq x new", "keys", "KV", "group", "block", "fetch", "cycles", "memory", "ratio", "kernel us",
-            "around", "plain us", "its bytes", "faster");
     sy_status st = SY_OK;
-    int n = only ? 1 : (int)SY_COUNT(all);
-    for (int i = 0; i < n && !st; i++) {
-        o.target = sy_aot_target(only ? only : all[i]);
-        st = run_target(&o, table, &j, err);
-    }
-    fprintf(table, "experts, bf16, even choices\n%-6s %5s %11s %5s %5s %5s %9s %9s %6s %9s %10s %8s %10s %10s  %s\n",
-            "target", "rows", "experts", "width", "inner", "tile", "cycles", "memory", "ratio", "besides",
-            "kernel us", "around", "plain us", "its weights", "faster");
-    for (int i = 0; i < n && !st; i++) {
-        o.target = sy_aot_target(only ? only : all[i]);
-        st = run_experts(&o, table, &j, err);
+    for (size_t k = 0; k < SY_COUNT(tables) && !st; k++) {
+        if (sy_arg_given(a, "table") && sy_arg_choice(a, "table") != (int)k) continue;
+        fprintf(table, "%s\n%-6s ", tables[k].title, "target");
+        fprintf(table, "%s %10s %8s %10s %10s  %s\n", tables[k].head, "kernel us", "around", "plain us",
+                tables[k].read, "faster");
+        for (int i = 0, n = only ? 1 : (int)SY_COUNT(all); i < n && !st; i++) {
+            o.target = sy_aot_target(only ? only : all[i]);
+            st = tables[k].run(&o, table, &j, err);
+        }
     }
     if (!st && sy_arg_given(a, "json")) st = write_json(a, &list, err);
     sy_buf_release(&list);

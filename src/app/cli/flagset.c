@@ -153,7 +153,8 @@ const struct sy_flag sy_flags_engine[] = {
      .kind = SY_FLAG_CHOICE,
      .choices = kernels,
      .otherwise = "plain",
-     .help = "what attention and experts run by on a TPU; mosaic: hand-written kernels, which no TPU ran yet"},
+     .help = "what attention, experts and the gated delta rule run by on a TPU; mosaic: hand-written kernels, which "
+             "no TPU ran yet"},
     {.name = "programs",
      .kind = SY_FLAG_TEXT,
      .arg = "DIR",

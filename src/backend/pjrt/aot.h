@@ -19,8 +19,15 @@ const struct sy_aot_target *sy_aot_targets(int32_t *n);
 enum { SY_AOT_GPU_TEXT = 2048 };
 void sy_aot_gpu_text(const struct sy_aot_target *, char *text, size_t n); /* describes a GPU to NVIDIA's plugin */
 
-/* Attention of steps of these kinds, and experts of any. */
-enum sy_kernels { SY_KERNELS_DECODE = 1, SY_KERNELS_PROMPT = 2, SY_KERNELS_EXPERTS = 4, SY_KERNELS_ALL = 7 };
+/* Attention of steps of these kinds, experts of any, the gated delta rule of decode steps and of others. */
+enum sy_kernels {
+    SY_KERNELS_DECODE = 1,
+    SY_KERNELS_PROMPT = 2,
+    SY_KERNELS_EXPERTS = 4,
+    SY_KERNELS_DELTA = 8,
+    SY_KERNELS_CHUNK = 16,
+    SY_KERNELS_ALL = 31
+};
 /* How a kernel's experts are stored. */
 struct sy_experts_weight {
     enum { SY_EXPERTS_BF16, SY_EXPERTS_INT8, SY_EXPERTS_FP8 } format;

@@ -503,19 +503,35 @@ void pj_sort(struct pj_hlo *h, int key, int val, int *key_out, int *val_out)
     sy_buf_text(&h->body, ")\n");
 }
 
-int pj_kernel(struct pj_hlo *h, const struct sy_buf *config, const int *a, int n, struct pj_type t)
+void pj_kernel(struct pj_hlo *h, const struct sy_buf *config, const int *a, int n, const struct pj_type *t,
+               const int *alias, int n_result, int *result)
 {
-    int v = value(h, t);
+    const char *sep = "";
     h->failed |= config->failed;
-    sy_buf_printf(&h->body, "%%%d = stablehlo.custom_call @tpu_custom_call(", v);
+    for (int i = 0; i < n_result; i++) {
+        result[i] = value(h, t[i]);
+        sy_buf_printf(&h->body, "%s%%%d", i ? ", " : "", result[i]);
+    }
+    sy_buf_text(&h->body, " = stablehlo.custom_call @tpu_custom_call(");
     for (int i = 0; i < n; i++) sy_buf_printf(&h->body, "%s%%%d", i ? ", " : "", a[i]);
     sy_buf_text(&h->body, ") {backend_config = \"");
     for (size_t i = 0; i < config->len; i++)
         if (config->at[i] == '"') sy_buf_text(&h->body, "\\22");
         else sy_buf_char(&h->body, config->at[i]);
-    sy_buf_text(&h->body, "\"}");
-    put_signature(h, a, n, v);
-    return v;
+    sy_buf_text(&h->body, "\", output_operand_aliases = [");
+    for (int i = 0; i < n_result; i++) {
+        if (alias[i] < 0) continue;
+        sy_buf_printf(&h->body,
+                      "%s#stablehlo.output_operand_alias<output_tuple_indices = [%.*d], operand_index = %d, "
+                      "operand_tuple_indices = []>",
+                      sep, n_result > 1, i, alias[i]);
+        sep = ", ";
+    }
+    sy_buf_text(&h->body, "]} : (");
+    put_types(h, a, n);
+    sy_buf_text(&h->body, n_result > 1 ? ") -> (" : ") -> ");
+    put_types(h, result, n_result);
+    sy_buf_text(&h->body, n_result > 1 ? ")\n" : "\n");
 }
 
 /* ---- collectives ------------------------------------------------------------------------------------------------

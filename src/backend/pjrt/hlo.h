@@ -78,8 +78,10 @@ int pj_all_reduce(struct pj_hlo *, int a, struct pj_group);
 int pj_all_gather(struct pj_hlo *, int a, int dim, struct pj_group);
 int pj_reduce_scatter(struct pj_hlo *, int a, struct pj_group);
 int pj_shift(struct pj_hlo *, int a, struct pj_group);
-/* A kernel for TPUs; config as mo_config() writes it. */
-int pj_kernel(struct pj_hlo *, const struct sy_buf *config, const int *a, int n, struct pj_type result);
+/* A kernel for TPUs; config as mo_config() writes it; alias: by result the operand whose memory it is, -1: its own.
+ */
+void pj_kernel(struct pj_hlo *, const struct sy_buf *config, const int *a, int n, const struct pj_type *,
+               const int *alias, int n_result, int *result);
 /* A loop over n values: var are those of the condition after pj_while(), of the body after pj_while_do() of a scalar
  * i1, and those left after pj_while_end(). */
 enum { PJ_LOOP_MAX = 8 };

@@ -382,11 +382,11 @@ static void declare(struct lower *l, const struct pj_type *type)
     }
 }
 
-static sy_status write_nodes(struct lower *l)
+sy_status lower_nodes(struct lower *l)
 {
     for (uint32_t i = 1; i < l->n_node && !l->st && !l->h.failed; i++) {
         const struct sy_node *n = &l->node[i];
-        l->val[i] = lowerings[n->op](l, n);
+        if (!l->inside[i]) l->val[i] = lowerings[n->op](l, n);
     }
     return l->st;
 }
@@ -409,16 +409,18 @@ sy_status pj_lower(const struct sy_env *env, const struct sy_graph *g, const str
     pj_hlo_init(&l.h, env);
     l.node = sy_graph_nodes(g, &l.n_node);
     l.val = sy_arena_array(&a, l.n_node, sizeof *l.val);
+    l.inside = sy_arena_array(&a, l.n_node, sizeof *l.inside);
     l.kv = sy_arena_array(&a, 2 * (size_t)l.n_node, sizeof *l.kv);
     l.first = sy_arena_array(&a, l.n_node, sizeof *l.first);
     struct pj_type *type = sy_arena_array(&a, 2 * (size_t)l.n_node, sizeof *type);
     int *result = sy_arena_array(&a, 2 * (size_t)l.n_node + 4, sizeof *result);
-    bool ok = l.val && l.kv && l.first && type && result;
+    bool ok = l.val && l.inside && l.kv && l.first && type && result;
     sy_status st = ok ? SY_OK : sy_fail(err, SY_ENOMEM, "no memory to lower a graph");
     if (!st) {
         l.n_kv = pj_state_arrays(g, opt, type, l.first).n;
         declare(&l, type);
-        st = write_nodes(&l);
+        lower_delta_mark(&l);
+        st = lower_nodes(&l);
     }
     if (!st) {
         uint32_t last = sy_graph_result(g).id, logits = l.node[last].in[0].id, hidden = hidden_of(&l, last);

@@ -17,8 +17,9 @@ struct lower {
     struct sy_shape shape;
     const struct sy_weights *w;
     struct pj_lower_opt opt;
-    int *val; /* by node: its value; -1: none */
-    int step; /* the step's int32 block */
+    int *val;     /* by node: its value; -1: none */
+    bool *inside; /* by node: not written, since another's kernel does it */
+    int step;     /* the step's int32 block */
     int field[SY_FIELD_COUNT];
     int arg0;   /* of the weights */
     int given;  /* argument; -1: none */
@@ -61,6 +62,25 @@ int lower_kernel_attend(struct lower *, const struct sy_node *, int q, int keys,
 const char *lower_experts_refuses(const struct lower *, const struct sy_node *);
 int lower_pair_rows(struct lower *, const struct sy_node *, int pairs); /* lower_moe.c */
 int lower_kernel_experts(struct lower *, const struct sy_node *, int sorted, int order, int place);
+/* lower_kernel_delta.c: why no kernel takes a SCAN; NULL: one does, with all from its convolution on. */
+struct mo_delta;
+const char *lower_delta_refuses(const struct sy_node *, uint32_t n_node, const struct sy_node *scan,
+                                enum pj_elem state);
+/* True for the CONV of a SCAN that a kernel takes, whose window is [n_slot, units, taps - 1, rows, 128] then. */
+bool lower_delta_of_conv(const struct sy_node *, uint32_t n_node, const struct sy_node *conv,
+                         const struct pj_lower_opt *, struct mo_delta *);
+void lower_delta_mark(struct lower *); /* what such kernels do in place of their nodes is inside */
+int lower_kernel_delta(struct lower *, const struct sy_node *scan);
+/* Columns [n, d] of a convolution as rows of units [n, units, rows, 128]; the same of windows [n, taps - 1, d], as
+ * they lie, and back. */
+int lower_delta_rows(struct pj_hlo *, const struct mo_delta *, int x);
+int lower_window_rows(struct pj_hlo *, const struct mo_delta *, int x);
+int lower_window_columns(struct pj_hlo *, const struct mo_delta *, int x);
+/* lower_kernel_chunk.c: why no kernel takes a SCAN of steps with prompts; NULL: one does. */
+const char *lower_chunk_refuses(const struct sy_node *, const struct sy_node *scan, enum sy_compute,
+                                enum pj_elem state);
+int lower_kernel_chunk(struct lower *, const struct sy_node *scan);
+sy_status lower_nodes(struct lower *); /* lower.c: of all that are not inside */
 int lower_index(struct lower *, const struct sy_node *);
 int lower_attend_chosen(struct lower *, const struct sy_node *, int keys);
 int lower_route(struct lower *, const struct sy_node *);

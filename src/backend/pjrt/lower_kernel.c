@@ -30,7 +30,8 @@ const char *lower_kernel_refuses(const struct sy_node *n, const struct pj_lower_
 
 bool lower_kernel_takes(const struct sy_node *n, const struct pj_lower_opt *o)
 {
-    return o->kernels && n->op == SY_OP_ATTEND && !lower_kernel_refuses(n, o);
+    unsigned attention = SY_KERNELS_DECODE | SY_KERNELS_PROMPT;
+    return o->kernels & attention && n->op == SY_OP_ATTEND && !lower_kernel_refuses(n, o);
 }
 
 /* Few rows leave the units waiting for one another's results; many fill them, and the registers too. */
@@ -63,18 +64,33 @@ struct mo_attend mo_attend_of(const struct sy_attn_dim *d, const struct sy_cache
     return a;
 }
 
-int lower_kernel_call(struct pj_hlo *h, struct mosaic *m, const int *operand, int n, struct pj_type t)
+static enum pj_elem elem_of(enum mo_elem e)
+{
+    return e == MO_BF16 ? PJ_BF16 : e == MO_F32 ? PJ_F32 : e == MO_I8 ? PJ_I8 : PJ_I32;
+}
+
+struct pj_type lower_kernel_type(const struct mosaic *m, int v)
+{
+    struct mo_type t = mo_type_of(m, v);
+    int64_t dim[MO_DIM_MAX];
+    for (int k = 0; k < t.n_dim; k++) dim[k] = t.dim[k];
+    return pj_type(elem_of(t.elem), t.n_dim, dim);
+}
+
+void lower_kernel_call(struct pj_hlo *h, struct mosaic *m, const int *operand, int *result)
 {
     struct sy_buf text, config;
+    struct pj_type t[MO_ARG_MAX];
+    int n = m->n_prefetch + m->n_operand;
     sy_buf_init(&text, h->env, 0);
     sy_buf_init(&config, h->env, 0);
+    for (int i = 0; i < m->n_result && !m->failed; i++) t[i] = lower_kernel_type(m, m->arg[n + i]);
     if (mo_end(m, &text, NULL)) h->failed = true;
     mo_config(m, &text, MO_VMEM_BYTES, &config);
-    int y = pj_kernel(h, &config, operand, n, t);
+    pj_kernel(h, &config, operand, n, t, m->alias, m->n_result, result);
     mo_release(m);
     sy_buf_release(&text);
     sy_buf_release(&config);
-    return y;
 }
 
 int lower_kernel_attend(struct lower *l, const struct sy_node *n, int q, int keys, int vals)
@@ -102,7 +118,8 @@ int lower_kernel_attend(struct lower *l, const struct sy_node *n, int q, int key
     mo_attend(&m, &a);
     const int operand[] = {
         lower_field(l, sy_state_table(l->shape, keeps)), start, lower_field(l, SY_CTX), live, q, keys, vals};
-    int y = lower_kernel_call(h, &m, operand, (int)SY_COUNT(operand), *pj_type_of(h, q));
+    int y;
+    lower_kernel_call(h, &m, operand, &y);
     y = pj_slice(h, pj_slice(h, y, 0, 0, tok), 2, 0, group);
     y = PJ_RESHAPE(h, pj_convert(h, y, PJ_F32), tok, (int64_t)d->n_head * d->d_val);
     /* Rows of padding are not written. */

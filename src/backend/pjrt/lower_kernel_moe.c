@@ -155,7 +155,8 @@ int lower_kernel_experts(struct lower *l, const struct sy_node *n, int sorted, i
     struct mosaic m;
     mo_init(&m, h->env);
     mo_experts(&m, &a);
-    int y = lower_kernel_call(h, &m, operand, count, tiles);
+    int y;
+    lower_kernel_call(h, &m, operand, &y);
     y = PJ_RESHAPE(h, y, a.n_row, a.d);
     /* Where each sorted pair stands, then each pair; what no expert of the rank has is 0. */
     int row = pj_binary(h, "add", pj_iota(h, list, 0), shift_of(&p, sorted));

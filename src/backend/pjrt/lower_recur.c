@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backend/pjrt/lower_int.h"
+#include "backend/pjrt/mosaic/kernels.h"
 
 /* ---- CONV --------------------------------------------------------------------------------------------------------
  */
@@ -46,6 +47,8 @@ struct conv {
     int rows;                    /* [tok + n_seq * back, d]: inputs, then what each entry's chain begins with */
     int begin;                   /* i32 [n_seq] of its chain */
     int place;                   /* i32 [n_seq]: where its chain's slot lies in rows */
+    bool in_units;               /* a slot lies as the kernel has it */
+    struct mo_delta kernel;
 };
 
 /* Rows of what stood at tokens `at` of entries that began at `begin`: their input, or what the slot holds. */
@@ -75,6 +78,7 @@ static void leave(struct conv *c, int *slots)
     int at =
         pj_binary(h, "add", pj_binary(h, "subtract", end, pj_const(h, each, (double)c->back)), pj_iota(h, each, 1));
     int x = look_back(c, at, PJ_BROADCAST(h, c->begin, each, 0), PJ_BROADCAST(h, c->place, each, 0));
+    if (c->in_units) x = lower_window_rows(h, &c->kernel, x);
     *slots = pj_scatter(h, *slots, chains(l).wr, x);
 }
 
@@ -82,13 +86,16 @@ int lower_conv(struct lower *l, const struct sy_node *n)
 {
     struct pj_hlo *h = &l->h;
     int *slots = lower_state(l, n), x = l->val[n->in[0].id];
-    int64_t tok = l->shape.tok, seq = l->shape.seq, back = pj_type_of(h, *slots)->dim[1];
+    int64_t tok = l->shape.tok, seq = l->shape.seq;
+    int64_t back = l->node[n->in[3].id].attr.state.elems / n->dim[1];
     struct conv c = {.l = l, .tok = tok, .n_seq = seq, .back = back, .d = n->dim[1]};
     struct pj_type list = PJ_TYPE(PJ_I32, seq), tokens = PJ_TYPE(PJ_I32, tok);
     int head = chains(l).head, start = pj_slice(h, lower_field(l, SY_START), 0, 0, seq);
     c.begin = pj_gather(h, start, head);
     int fresh = is_zero(h, pj_gather(h, lower_field(l, SY_POS), c.begin));
     int held = read_slots(h, *slots, pj_gather(h, lower_field(l, SY_SLOT_RD), head), fresh);
+    c.in_units = lower_delta_of_conv(l->node, l->n_node, n, &l->opt, &c.kernel);
+    if (c.in_units) held = lower_window_columns(h, &c.kernel, held);
     c.rows = pj_concat(h, (const int[]){x, PJ_RESHAPE(h, held, seq * back, c.d)}, 2, 0);
     c.place = pj_binary(h, "multiply", pj_iota(h, list, 0), pj_const(h, list, (double)back));
     c.place = pj_binary(h, "add", c.place, pj_const(h, list, (double)tok));
@@ -452,7 +459,13 @@ int lower_scan(struct lower *l, const struct sy_node *n)
     struct scan s = {.l = l, .d = d, .rows = l->shape.tok};
     int *slots = lower_state(l, n);
     s.each = l->node[n->in[3].id].dim[1] != d->n_val;
-    if (!pj_is_decode(l->shape)) return many_tokens(&s, n, slots);
+    if (!pj_is_decode(l->shape)) {
+        bool kernel =
+            l->opt.kernels & SY_KERNELS_CHUNK && !lower_chunk_refuses(l->node, n, l->opt.compute, l->opt.state_elem);
+        return kernel ? lower_kernel_chunk(l, n) : many_tokens(&s, n, slots);
+    }
+    if (l->opt.kernels & SY_KERNELS_DELTA && !lower_delta_refuses(l->node, l->n_node, n, l->opt.state_elem))
+        return lower_kernel_delta(l, n);
     int in[5];
     for (int i = 0; i < 5; i++) in[i] = n->in[i].id ? l->val[n->in[i].id] : -1;
     take(&s, in[0], in[1], in[2], in[3], in[4]);

@@ -1,6 +1,7 @@
 /* lower_state.c - what sequences leave behind as arrays of the device, how the tokens of a step belong to them, and
  * the loop over pieces of them. */
 #include "backend/pjrt/lower_int.h"
+#include "backend/pjrt/mosaic/kernels.h"
 
 /* ---- arrays ------------------------------------------------------------------------------------------------------
  */
@@ -22,6 +23,7 @@ static int arrays_of(const struct sy_graph *g, const struct sy_node *n, const st
     const struct sy_cache_dim *c = &o->cache;
     const struct sy_attn_dim *a = &n->attr.attn;
     const struct sy_scan_dim *s = &n->attr.scan;
+    struct mo_delta delta;
     int64_t n_block;
     switch (n->op) {
     case SY_OP_ATTEND:
@@ -46,6 +48,10 @@ static int arrays_of(const struct sy_graph *g, const struct sy_node *n, const st
         t[0] = PJ_TYPE(PJ_F32, c->n_slot, node[n->in[3].id].attr.state.elems / n->dim[1], n->dim[1]);
         return kind == SLOTS;
     case SY_OP_CONV:
+        if (lower_delta_of_conv(node, n_node, n, o, &delta)) {
+            t[0] = PJ_TYPE(PJ_F32, c->n_slot, mo_delta_units(&delta), delta.n_tap - 1, mo_delta_rows(&delta), 128);
+            return kind == SLOTS;
+        }
         t[0] = PJ_TYPE(PJ_F32, c->n_slot, node[n->in[3].id].attr.state.elems / n->dim[1], n->dim[1]);
         return kind == SLOTS;
     case SY_OP_SCAN: t[0] = PJ_TYPE(o->state_elem, c->n_slot, s->n_val, s->d_key, s->d_val); return kind == SLOTS;

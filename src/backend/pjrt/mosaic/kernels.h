@@ -57,5 +57,62 @@ void mo_experts(struct mosaic *, const struct mo_experts *);
 /* The kernel of that many rows, n_used of n_expert experts each; false: no tile of d_ff columns fits.
  * (lower_kernel_moe.c) */
 bool mo_experts_of(const struct sy_moe_dim *, int64_t d_model, int64_t rows, struct mo_experts *);
-/* Ends the kernel and calls it; releases it. (lower_kernel.c) */
-int lower_kernel_call(struct pj_hlo *, struct mosaic *, const int *operand, int n, struct pj_type);
+/* One token of each sequence through a short convolution, silu and the gated delta rule (Yang et al.,
+ * arXiv:2412.06464): with x behind convolution and silu, q and k of a key head divided by the root of their mean
+ * square (plus eps) and scaled, u = S^T k, w = S^T q, d = beta (v - e u), y = e w + d (k . q), S <- e S + k d^T, so
+ * that a state is read once and written once. Value heads, of 128, are taken `unit` at a time, with their key heads;
+ * `side` units are worked on side by side; while they are, the next are on their way, and those before on theirs
+ * back. A slot that one sequence writes is read by no other. Rows of a unit: q of its key heads, k, v, to a multiple
+ * of 8. Operands: read i32 [n_seq]: the slot that holds the sequence's state, -1: none yet; write i32 [n_seq] live
+ * i32 [1]: sequences that have a token; they come first state [n_slot, n_val, 128, 128] f32 or bf16, key by value
+ *   window f32 [n_slot, n_unit, n_tap - 1, rows, 128]: what the convolution saw last
+ *   taps f32 [n_unit, n_tap, rows, 128]
+ *   x f32 [n_seq, n_unit, rows + 2 heads, 128]: the token; then, a row for each value head, e and beta everywhere
+ * Results: state and window, in place; y f32 [n_seq, n_unit, heads, 128], of which other sequences and other rows
+ * hold anything. */
+enum { MO_DELTA_SIDE = 8 }; /* units at most */
+struct mo_delta {
+    int32_t n_seq, n_slot, n_key, n_val, n_tap;
+    int32_t unit;  /* at most 8; whole key heads */
+    int32_t side;  /* divides n_val / unit, or is a multiple of it, by which n_seq is one of side / (n_val / unit) */
+    int32_t slots; /* rounds in memory at once: 3 or more, of which two are not yet written back */
+    bool bf16;     /* the state */
+    float eps, q_scale, k_scale;
+};
+void mo_delta(struct mosaic *, const struct mo_delta *);
+/* The kernel of n_seq sequences, scales left out; unit 0: the heads do not go into units. (lower_kernel_delta.c) */
+struct mo_delta mo_delta_of(const struct sy_scan_dim *, int32_t n_tap, bool bf16, int32_t n_seq, int32_t n_slot);
+static inline int32_t mo_delta_units(const struct mo_delta *a) { return a->n_val / a->unit; }
+static inline int32_t mo_delta_keys(const struct mo_delta *a) { return a->n_key / mo_delta_units(a); } /* of a unit */
+static inline int32_t mo_delta_heads(const struct mo_delta *a) { return (a->unit + 7) / 8 * 8; }
+static inline int32_t mo_delta_rows(const struct mo_delta *a) { return (2 * mo_delta_keys(a) + a->unit + 7) / 8 * 8; }
+
+/* The gated delta rule over pieces of 64 tokens (Yang et al., arXiv:2412.06464, section 3.3), which the caller cuts
+ * where it likes: places of a piece that are no token's have k, q, v, beta and log decays of 0, which change nothing.
+ * Pieces of a sequence follow one another; its state stays in memory from the first to the last. Two value heads of
+ * one key head are taken as matrices of 128 by 128, `side` pieces of `unit` heads at once. With A below the diagonal,
+ * A_ij = beta_i e^(G_i - G_j) k_i . k_j, the inverse of 1 + A comes by halves: X, right in blocks of w, becomes X - X
+ * (A where blocks of w meet) X, right in those of 2 w; products of powers of A would lose all digits where keys are
+ * alike. Operands: read i32 [n_chunk]: the slot from which a piece that is its sequence's first begins; -1: from
+ * zeros; -2: goes on write i32 [n_chunk]: the slot for what a sequence's last piece leaves; -1: it is not the last
+ *   live i32 [1]: pieces; they come first; read by -2 past them to a multiple of side
+ *   state [n_slot, n_val, 128, 128] f32 or bf16
+ *   qk bf16 [n_unit, n_chunk, 2 keys, 64, 128]: q of the unit's key heads, then k; v bf16 [n_unit, n_chunk, unit, 64,
+ * 128] column f32 [n_unit, n_chunk, 64, 128]: at column h G, at 8 + h beta, at 16 + h e^G, G the sum of log decays
+ *   row f32 [n_unit, n_chunk, 16, 128]: in row p G of the heads 2 p and 2 p + 1, 64 each; in row 4 + p e^(last G - G)
+ * of them; in row 8 + h e^(last G) everywhere Results: state, in place; y f32 [n_unit, n_chunk, unit, 64, 128]. */
+struct mo_chunk {
+    int32_t n_chunk, n_slot, n_key, n_val;
+    int32_t unit; /* at most 8; whole key heads of an even number of value heads */
+    int32_t side; /* divides n_chunk */
+    bool bf16;    /* the state */
+};
+void mo_chunk(struct mosaic *, const struct mo_chunk *);
+/* The kernel of n_tok tokens of up to n_seq sequences; unit 0: value heads do not go in pairs of a key head.
+ * (lower_kernel_chunk.c) */
+struct mo_chunk mo_chunk_of(const struct sy_scan_dim *, bool bf16, int32_t n_tok, int32_t n_seq, int32_t n_slot);
+
+/* Ends the kernel and calls it with all its operands; releases it. The type of one of its arguments.
+ * (lower_kernel.c) */
+void lower_kernel_call(struct pj_hlo *, struct mosaic *, const int *operand, int *result);
+struct pj_type lower_kernel_type(const struct mosaic *, int argument);

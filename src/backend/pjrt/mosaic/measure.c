@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "backend/pjrt/lower_int.h"
-#include "backend/pjrt/mosaic/kernels.h"
+#include "backend/pjrt/mosaic/schedule.h"
 #include "base/file.h"
 
 enum { SCHEDULE_BYTES_MAX = 256 << 20 };
@@ -35,27 +35,20 @@ static struct mo_attend attend_of(const struct sy_attend_shape *s)
     return a;
 }
 
-static enum pj_elem elem_of(enum mo_elem e)
-{
-    return e == MO_BF16 ? PJ_BF16 : e == MO_F32 ? PJ_F32 : e == MO_I8 ? PJ_I8 : PJ_I32;
-}
-
-/* A program that is one kernel, its operands and result as the kernel declares them. */
+/* A program that is one kernel, its operands and results as the kernel declares them. */
 static sy_status kernel_program(const struct sy_env *env, struct mosaic *m, struct sy_buf *out, struct sy_err *err)
 {
     struct pj_hlo h;
-    struct pj_type t[MO_ARG_MAX];
-    int arg[MO_ARG_MAX], n = m->n_prefetch + m->n_operand;
+    int arg[MO_ARG_MAX] = {0}, result[MO_ARG_MAX] = {0}, n = m->n_prefetch + m->n_operand, n_result = m->n_result;
     pj_hlo_init(&h, env);
-    for (int i = 0; i <= n && !m->failed; i++) {
-        struct mo_type from = mo_type_of(m, m->arg[i]);
-        int64_t dim[PJ_DIM_MAX];
-        for (int k = 0; k < from.n_dim; k++) dim[k] = from.dim[k];
-        t[i] = pj_type(elem_of(from.elem), from.n_dim, dim);
-        if (i < n) arg[i] = pj_arg(&h, t[i], -1);
+    for (int i = 0; i < n && !m->failed; i++) {
+        int alias = -1;
+        for (int k = 0; k < n_result; k++)
+            if (m->alias[k] == i) alias = k;
+        arg[i] = pj_arg(&h, lower_kernel_type(m, m->arg[i]), alias);
     }
-    int y = lower_kernel_call(&h, m, arg, n, t[n]);
-    sy_status st = pj_hlo_end(&h, 1, &y, 1, out, err);
+    lower_kernel_call(&h, m, arg, result);
+    sy_status st = pj_hlo_end(&h, 1, result, n_result, out, err);
     pj_hlo_release(&h);
     return st;
 }
@@ -245,14 +238,11 @@ int sy_schedule_loops(const char *text, size_t n, struct sy_schedule_loop loop[S
     return found;
 }
 
-static int64_t length(struct sy_schedule_loop l) { return l.to - l.from; }
-
-/* The longest loop inside another, or of all; -1: none. */
-static int longest(const struct sy_schedule_loop *l, int n, int in)
+int mo_longest(const struct sy_schedule_loop *l, int n, int in)
 {
     int k = -1;
     for (int i = in + 1; i < n && (in < 0 || l[i].to <= l[in].to); i++)
-        if (k < 0 || length(l[i]) > length(l[k])) k = i;
+        if (k < 0 || mo_length(l[i]) > mo_length(l[k])) k = i;
     return k;
 }
 
@@ -261,18 +251,18 @@ static int longest(const struct sy_schedule_loop *l, int n, int in)
 static bool attend_loops(const struct sy_schedule_loop *l, int n, const struct mo_attend *a,
                          struct sy_attend_cost *out)
 {
-    int tile = longest(l, n, -1), block = -1;
+    int tile = mo_longest(l, n, -1), block = -1;
     int64_t inside = 0;
-    if (tile >= 0 && a->tile > 1) tile = longest(l, n, tile);
-    int fetch = tile < 0 ? -1 : longest(l, n, tile);
+    if (tile >= 0 && a->tile > 1) tile = mo_longest(l, n, tile);
+    int fetch = tile < 0 ? -1 : mo_longest(l, n, tile);
     for (int i = fetch + 1; fetch >= 0 && i < n && l[i].to <= l[fetch].to; i++) {
         if (block < 0) block = i;
-        inside += length(l[i]);
+        inside += mo_length(l[i]);
     }
     if (block < 0) return false;
-    out->block = (double)length(l[block]);
-    out->fetch = (double)(length(l[fetch]) - inside) + a->fetch * out->block;
-    out->tile = (double)(length(l[tile]) - length(l[fetch]));
+    out->block = (double)mo_length(l[block]);
+    out->fetch = (double)(mo_length(l[fetch]) - inside) + a->fetch * out->block;
+    out->tile = (double)(mo_length(l[tile]) - mo_length(l[fetch]));
     return true;
 }
 
@@ -293,12 +283,12 @@ static void count_work(const struct sy_attend_shape *s, double *fetches, double 
 static bool experts_loops(const struct sy_schedule_loop *l, int n, int32_t n_step, double parts,
                           struct sy_experts_cost *out)
 {
-    int item = longest(l, n, -1), step = item < 0 ? -1 : longest(l, n, item), part = step;
-    if (n_step > 1 && step >= 0) part = longest(l, n, step);
+    int item = mo_longest(l, n, -1), step = item < 0 ? -1 : mo_longest(l, n, item), part = step;
+    if (n_step > 1 && step >= 0) part = mo_longest(l, n, step);
     if (part < 0) return false;
-    double more = (parts - 1) * (double)length(l[part]);
-    out->step = more + (double)length(l[step]);
-    out->item = (double)(length(l[item]) - length(l[step]));
+    double more = (parts - 1) * (double)mo_length(l[part]);
+    out->step = more + (double)mo_length(l[step]);
+    out->item = (double)(mo_length(l[item]) - mo_length(l[step]));
     return true;
 }
 
@@ -354,32 +344,45 @@ static sy_status compile_kernel(const struct sy_env *env, const char *plugin, co
     return st ? st : taken;
 }
 
+sy_status mo_schedule(const struct sy_env *env, const char *plugin, const struct sy_aot_target *t, struct mosaic *m,
+                      struct mo_schedule *out, struct sy_err *err)
+{
+    struct sy_buf program;
+    char *text = NULL;
+    size_t n = 0;
+    *out = (struct mo_schedule){0};
+    sy_buf_init(&program, env, 0);
+    sy_status st = kernel_program(env, m, &program, err);
+    if (!st) st = compile_kernel(env, plugin, t, &program, &out->compile_s, &text, &n, err);
+    if (!st) out->n = sy_schedule_loops(text, n, out->loop);
+    sy_delete(env, text);
+    sy_buf_release(&program);
+    return st;
+}
+
+sy_status mo_schedule_unknown(struct sy_err *err)
+{
+    return sy_fail(err, SY_ENOSUP, "the compiler's schedule has not the loops of the kernel; libtpu 0.0.52's has");
+}
+
 sy_status sy_attend_cost(const struct sy_env *env, const char *plugin, const struct sy_aot_target *t,
                          const struct sy_attend_shape *s, struct sy_attend_cost *out, struct sy_err *err)
 {
     struct mo_attend a = attend_of(s);
     struct mosaic m;
-    struct sy_buf program;
-    struct sy_schedule_loop loop[SY_SCHEDULE_LOOPS];
-    char *text = NULL;
-    size_t n = 0;
+    struct mo_schedule k;
     *out = (struct sy_attend_cost){0};
-    sy_buf_init(&program, env, 0);
     mo_init(&m, env);
     mo_attend(&m, &a);
-    sy_status st = kernel_program(env, &m, &program, err);
-    if (!st) st = compile_kernel(env, plugin, t, &program, &out->compile_s, &text, &n, err);
-    if (!st && !attend_loops(loop, sy_schedule_loops(text, n, loop), &a, out))
-        st = sy_fail(err, SY_ENOSUP, "the compiler's schedule has not the loops of the kernel; libtpu 0.0.52's has");
-    if (!st) {
-        double bytes = 2.0 * s->fetch * s->n_kv * s->d * 2, fetches, tiles;
-        count_work(s, &fetches, &tiles);
-        out->memory = bytes / t->hbm_bytes_s * t->clock_hz;
-        out->all = tiles * out->tile + fetches * (out->fetch > out->memory ? out->fetch : out->memory);
-    }
-    sy_delete(env, text);
-    sy_buf_release(&program);
-    return st;
+    sy_status st = mo_schedule(env, plugin, t, &m, &k, err);
+    if (st) return st;
+    if (!attend_loops(k.loop, k.n, &a, out)) return mo_schedule_unknown(err);
+    double bytes = 2.0 * s->fetch * s->n_kv * s->d * 2, fetches, tiles;
+    count_work(s, &fetches, &tiles);
+    out->compile_s = k.compile_s;
+    out->memory = bytes / t->hbm_bytes_s * t->clock_hz;
+    out->all = tiles * out->tile + fetches * (out->fetch > out->memory ? out->fetch : out->memory);
+    return SY_OK;
 }
 
 sy_status sy_attend_twin_cost(const struct sy_env *env, const char *plugin, const struct sy_aot_target *t,
@@ -419,10 +422,7 @@ sy_status sy_experts_cost(const struct sy_env *env, const char *plugin, const st
 {
     struct mo_experts a;
     struct mosaic m;
-    struct sy_buf program;
-    struct sy_schedule_loop loop[SY_SCHEDULE_LOOPS];
-    char *text = NULL;
-    size_t n = 0;
+    struct mo_schedule k;
     double chosen, each;
     *out = (struct sy_experts_cost){0};
     static const enum mo_elem elem[] = {
@@ -434,24 +434,19 @@ sy_status sy_experts_cost(const struct sy_env *env, const char *plugin, const st
         return sy_fail(err, SY_ENOSUP, "experts so wide that no part of one fits");
     sy_aot_expert_load(&s->dim, s->rows, &chosen, &each);
     each *= s->dim.n_expert / chosen; /* rows of one that has some */
-    sy_buf_init(&program, env, 0);
     mo_init(&m, env);
     mo_experts(&m, &a);
-    sy_status st = kernel_program(env, &m, &program, err);
-    if (!st) st = compile_kernel(env, plugin, t, &program, &out->compile_s, &text, &n, err);
+    sy_status st = mo_schedule(env, plugin, t, &m, &k, err);
+    if (st) return st;
     int32_t n_step = a.d_ff / a.tile;
     double items = ceil(each / a.hold - EVEN), parts = ceil((each < a.hold ? each : a.hold) / a.rows - EVEN);
-    if (!st && !experts_loops(loop, sy_schedule_loops(text, n, loop), n_step, parts, out))
-        st = sy_fail(err, SY_ENOSUP, "the compiler's schedule has not the loops of the kernel; libtpu 0.0.52's has");
-    if (!st) {
-        out->memory = experts_bytes(s, a.tile) / t->hbm_bytes_s * t->clock_hz;
-        out->tile = a.tile;
-        out->rows = a.rows;
-        out->all = chosen * items * (out->item + n_step * (out->step > out->memory ? out->step : out->memory));
-    }
-    sy_delete(env, text);
-    sy_buf_release(&program);
-    return st;
+    if (!experts_loops(k.loop, k.n, n_step, parts, out)) return mo_schedule_unknown(err);
+    out->compile_s = k.compile_s;
+    out->memory = experts_bytes(s, a.tile) / t->hbm_bytes_s * t->clock_hz;
+    out->tile = a.tile;
+    out->rows = a.rows;
+    out->all = chosen * items * (out->item + n_step * (out->step > out->memory ? out->step : out->memory));
+    return SY_OK;
 }
 
 sy_status sy_experts_twin_cost(const struct sy_env *env, const char *plugin, const struct sy_aot_target *t,

@@ -58,6 +58,33 @@ SY_CHECK sy_status sy_experts_cost(const struct sy_env *, const char *plugin, co
 SY_CHECK sy_status sy_experts_twin_cost(const struct sy_env *, const char *plugin, const struct sy_aot_target *,
                                         const struct sy_experts_shape *, bool around, struct sy_twin_cost *,
                                         struct sy_err *);
+/* A layer of the gated delta rule, with its convolution. */
+struct sy_delta_shape {
+    struct sy_scan_dim dim;
+    int32_t n_seq, n_tap;
+    bool bf16;     /* the state; else f32 */
+    int32_t n_tok; /* 0: one of each sequence; else of one prompt from its start, which fills the step */
+};
+struct sy_delta_cost { /* cycles */
+    double round,
+        memory; /* of `side` tokens, or pieces, of `unit` value heads: arithmetic, bytes at full bandwidth */
+    double all; /* of each round the larger of both, and a prompt's states */
+    double compile_s;
+    int32_t side, unit;
+};
+SY_CHECK sy_status sy_delta_cost(const struct sy_env *, const char *plugin, const struct sy_aot_target *,
+                                 const struct sy_delta_shape *, struct sy_delta_cost *, struct sy_err *);
+SY_CHECK sy_status sy_delta_twin_cost(const struct sy_env *, const char *plugin, const struct sy_aot_target *,
+                                      const struct sy_delta_shape *, bool around, struct sy_twin_cost *,
+                                      struct sy_err *);
+/* The gated delta rules of a graph: those that the kernel takes for its kind of step, of the first one's shape, and
+ * those that none takes and why. */
+struct sy_delta_use {
+    int32_t n_kernel, n_plain;
+    const char *why;
+    struct sy_delta_shape shape;
+};
+struct sy_delta_use sy_delta_use_of(const struct sy_graph *, const struct sy_aot_opt *);
 /* Loops of a schedule: an address for each cycle, idle ones included, and backward branches. By their first cycle. */
 struct sy_schedule_loop {
     int64_t from, to;

@@ -172,7 +172,18 @@ int mo_input(struct mosaic *m, struct mo_type t)
 int mo_output(struct mosaic *m, struct mo_type t)
 {
     sy_assert(m->n_scratch == 0);
+    m->alias[m->n_result] = -1;
     return argument(m, t, &m->n_result);
+}
+
+int mo_output_in(struct mosaic *m, int input)
+{
+    int k = 0;
+    while (k < m->n_arg && m->arg[k] != input) k++;
+    int v = mo_output(m, mo_type_of(m, input));
+    sy_assert(m->failed || k < m->n_prefetch + m->n_operand);
+    m->alias[m->n_result - 1] = k;
+    return v;
 }
 
 int mo_scratch(struct mosaic *m, struct mo_type t) { return argument(m, t, &m->n_scratch); }
@@ -208,6 +219,11 @@ void mo_config(const struct mosaic *m, const struct sy_buf *kernel, int64_t vmem
                      "\"disable_semaphore_checks\":true,\"input_memory_space_colors\":[");
     for (int i = 0; i < m->n_operand; i++)
         sy_buf_printf(out, "%s{\"operand_index\":%d,\"color\":0}", i ? "," : "", m->n_prefetch + i);
+    /* A compiler wants to know it of both sides of an alias. */
+    for (int i = 0, n = 0; i < m->n_result; i++)
+        if (m->alias[i] >= 0)
+            sy_buf_printf(out, "%s{\"color\":0,\"shape_index\":[%d]}",
+                          n++ ? "," : "],\"output_memory_space_colors\":[", i);
     sy_buf_printf(out, "]},\"scoped_memory_configs\":[{\"memory_space\":1,\"offset\":0,\"size\":%lld}]}",
                   (long long)vmem_bytes);
 }
@@ -357,16 +373,41 @@ int mo_broadcast(struct mosaic *m, int a, struct mo_type t)
     return v;
 }
 
-int mo_columns(struct mosaic *m, int a, int32_t from, int32_t n)
+/* n of dimension dim of a matrix. */
+static int lines(struct mosaic *m, int a, int dim, int32_t from, int32_t n)
 {
     struct mo_type t = mo_type_of(m, a);
-    if (from == 0 && t.dim[1] == n) return a;
-    sy_assert(m->failed || (t.n_dim == 2 && from >= 0 && from + n <= t.dim[1]));
-    t.dim[1] = n;
+    if (from == 0 && t.dim[dim] == n) return a;
+    sy_assert(m->failed || (t.n_dim == 2 && from >= 0 && from + n <= t.dim[dim]));
+    t.dim[dim] = n;
     int v = result(m, t);
-    put(m, "\"vector.extract_strided_slice\"(%v) <{offsets = [0, %d], sizes = [%d, %d], strides = [1, 1]}> : ", a,
-        from, t.dim[0], n);
+    put(m, "\"vector.extract_strided_slice\"(%v) <{offsets = [%d, %d], sizes = [%d, %d], strides = [1, 1]}> : ", a,
+        dim ? 0 : from, dim ? from : 0, t.dim[0], t.dim[1]);
     put(m, "(%t) -> %T\n", a, &t);
+    return v;
+}
+
+int mo_columns(struct mosaic *m, int a, int32_t from, int32_t n) { return lines(m, a, 1, from, n); }
+int mo_rows(struct mosaic *m, int a, int32_t from, int32_t n) { return lines(m, a, 0, from, n); }
+
+int mo_transpose(struct mosaic *m, int a)
+{
+    struct mo_type t = mo_type_of(m, a), u = t;
+    sy_assert(m->failed || t.n_dim == 2);
+    u.dim[0] = t.dim[1];
+    u.dim[1] = t.dim[0];
+    int v = result(m, u);
+    put(m, "tpu.transpose %v, [1, 0] : %t -> %T\n", a, a, &u);
+    return v;
+}
+
+int mo_concat(struct mosaic *m, int a, int b, int dim)
+{
+    struct mo_type t = mo_type_of(m, a), u = mo_type_of(m, b);
+    sy_assert(m->failed || (t.n_dim == 2 && u.n_dim == 2 && t.elem == u.elem && t.dim[1 - dim] == u.dim[1 - dim]));
+    t.dim[dim] += u.dim[dim];
+    int v = result(m, t);
+    put(m, "tpu.concatenate %v, %v in %d : %t, %t -> %T\n", a, b, dim, a, b, &t);
     return v;
 }
 

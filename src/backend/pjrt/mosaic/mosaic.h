@@ -34,6 +34,7 @@ struct mosaic {
     int n_loop;
     /* Arguments, in this order: scalars fetched before it starts, inputs and outputs in HBM, scratch. */
     int arg[MO_ARG_MAX], n_arg, n_prefetch, n_operand, n_result, n_scratch;
+    int alias[MO_ARG_MAX]; /* by result: the operand whose memory it is, scalars counted too; -1: its own */
     bool failed;
 };
 void mo_init(struct mosaic *, const struct sy_env *);
@@ -44,6 +45,7 @@ struct mo_type mo_type_of(const struct mosaic *, int v);
 int mo_prefetch(struct mosaic *, int32_t n); /* i32 [n] in SMEM */
 int mo_input(struct mosaic *, struct mo_type);
 int mo_output(struct mosaic *, struct mo_type);
+int mo_output_in(struct mosaic *, int input); /* its memory, changed in place */
 int mo_scratch(struct mosaic *, struct mo_type);
 SY_CHECK sy_status mo_end(struct mosaic *, struct sy_buf *out, struct sy_err *);
 /* backend_config of the custom call tpu_custom_call: the kernel's text, its operands of HBM kept there, at most that
@@ -77,6 +79,9 @@ int mo_reshape(struct mosaic *, int a, int n_dim, const int32_t *dim);
     mo_reshape(m, a, (int)(sizeof((int32_t[]){__VA_ARGS__}) / sizeof(int32_t)), (const int32_t[]){__VA_ARGS__})
 int mo_broadcast(struct mosaic *, int a, struct mo_type);        /* a scalar, or [n, 1] or [1, m] to [n, m] */
 int mo_columns(struct mosaic *, int a, int32_t from, int32_t n); /* of a matrix */
+int mo_rows(struct mosaic *, int a, int32_t from, int32_t n);
+int mo_transpose(struct mosaic *, int a);
+int mo_concat(struct mosaic *, int a, int b, int dim); /* matrices */
 /* op "maximumf" or "add" over dimension dim of a matrix of f32, which becomes 1. */
 int mo_reduce(struct mosaic *, const char *op, int a, int dim);
 /* acc + a b, or a b^T when by_rows (over both second dimensions); acc f32. */

@@ -1,0 +1,357 @@
+/* delta_chunk.c - the gated delta rule over pieces of 64 tokens. A round is `side` pieces of one unit's heads,
+ * through two buffers each way. What does not depend on the state is done for all of a round before what does, and
+ * the text takes all pairs of heads through each step before the next one: products wait for one another. */
+#include "backend/pjrt/mosaic/kernels.h"
+
+enum { D = 128, C = 64, SIDE_MAX = 4, PAIRS_MAX = 4, BETA = 8, GROWN = 16, LEFT = 4, LAST = 8 };
+#define NEVER (-1.0e30) /* a decay to what is yet to come */
+
+struct pair { /* values of two heads of a piece, [D, D] */
+    int beta, a, p, x, xb, u, w, q, vn, qs, s[2];
+};
+struct key {
+    int kk, qk, k, q, kt; /* products of keys with keys and queries; keys and queries, twice each; keys in columns */
+};
+struct chunk {
+    struct mosaic *m;
+    const struct mo_chunk *a;
+    int32_t n_unit, keys, pairs;
+    int read, write, live, state, in[4], state_out, y; /* operands; in: qk, v, column, row */
+    int buf[4], ybuf, now, sbuf, wbuf;                 /* scratch; now: the states in work */
+    int insem[4], ysem, ssem, wsem;
+    int rounds;                                         /* i32: of a unit */
+    int zero, never, upto, below, eye, first, level[6]; /* [D, D]; first: columns of the first head */
+    enum mo_elem elem;
+    struct mo_type whole, half;
+    struct pair pair[SIDE_MAX][PAIRS_MAX];
+    struct key key[SIDE_MAX][8];
+};
+struct place { /* i32 values */
+    int unit, chunk, slot;
+};
+
+static int op(struct chunk *x, const char *name, int a, int b) { return mo_binary(x->m, name, a, b); }
+static int num(struct chunk *x, int32_t n) { return mo_i32(x->m, n); }
+static int times(struct chunk *x, int a, int b) { return op(x, "arith.mulf", a, b); }
+static int small(struct chunk *x, int a) { return mo_convert(x->m, a, MO_BF16); }
+static int where(struct chunk *x, int mask, int a) { return mo_select(x->m, mask, a, x->zero); }
+static int product(struct chunk *x, int a, int b) { return mo_product(x->m, a, b, false, x->zero); }
+
+static void declare(struct chunk *x)
+{
+    struct mosaic *m = x->m;
+    const struct mo_chunk *a = x->a;
+    const int32_t rows[][2] = {{2 * x->keys, C}, {a->unit, C}, {1, C}, {1, 16}};
+    x->read = mo_prefetch(m, a->n_chunk);
+    x->write = mo_prefetch(m, a->n_chunk);
+    x->live = mo_prefetch(m, 1);
+    x->state = mo_input(m, MO_TYPE(MO_HBM, x->elem, a->n_slot, a->n_val, D, D));
+    for (int i = 0; i < 4; i++)
+        x->in[i] =
+            mo_input(m, MO_TYPE(MO_HBM, i < 2 ? MO_BF16 : MO_F32, x->n_unit, a->n_chunk, rows[i][0], rows[i][1], D));
+    x->state_out = mo_output_in(m, x->state);
+    x->y = mo_output(m, MO_TYPE(MO_HBM, MO_F32, x->n_unit, a->n_chunk, a->unit, C, D));
+    for (int i = 0; i < 4; i++)
+        x->buf[i] = mo_scratch(m, MO_TYPE(MO_VMEM, i < 2 ? MO_BF16 : MO_F32, 2, a->side, rows[i][0], rows[i][1], D));
+    x->ybuf = mo_scratch(m, MO_TYPE(MO_VMEM, MO_F32, 2, a->side, a->unit, C, D));
+    x->now = mo_scratch(m, MO_TYPE(MO_VMEM, MO_F32, a->unit, D, D));
+    x->sbuf = mo_scratch(m, MO_TYPE(MO_VMEM, x->elem, a->unit, D, D));
+    x->wbuf = mo_scratch(m, MO_TYPE(MO_VMEM, x->elem, a->unit, D, D));
+    for (int i = 0; i < 4; i++) x->insem[i] = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, 2));
+    x->ysem = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, 2));
+    x->ssem = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, 1));
+    x->wsem = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, 1));
+}
+
+static void masks(struct chunk *x)
+{
+    struct mosaic *m = x->m;
+    struct mo_type places = MO_VEC(MO_I32, D, D);
+    int row = mo_iota(m, places, 0), column = mo_iota(m, places, 1), far = op(x, "arith.xori", row, column);
+    int same = mo_compare(m, "slt", far, mo_splat(m, places, C)); /* of one head */
+    x->zero = mo_splat(m, x->whole, 0);
+    x->never = mo_splat(m, x->whole, NEVER);
+    x->upto = op(x, "arith.andi", same, mo_compare(m, "sge", row, column));
+    x->below = op(x, "arith.andi", same, mo_compare(m, "sgt", row, column));
+    x->eye = mo_compare(m, "eq", row, column);
+    x->first = mo_compare(m, "slt", column, mo_splat(m, places, C));
+    for (int i = 0; i < 6; i++) { /* blocks of 2^i meet */
+        int from = mo_compare(m, "sge", far, mo_splat(m, places, 1 << i));
+        x->level[i] = op(x, "arith.andi", from, mo_compare(m, "slt", far, mo_splat(m, places, 2 << i)));
+    }
+}
+
+/* ---- transfers --------------------------------------------------------------------------------------------------
+ */
+
+static struct place place_of(struct chunk *x, int round)
+{
+    struct place p = {.unit = num(x, 0), .slot = op(x, "arith.andi", round, num(x, 1))};
+    if (x->n_unit > 1) {
+        p.unit = op(x, "arith.divsi", round, x->rounds);
+        round = op(x, "arith.remsi", round, x->rounds);
+    }
+    p.chunk = mo_times(x->m, round, x->a->side);
+    return p;
+}
+
+static void come(struct chunk *x, bool start, const struct place *p)
+{
+    struct mosaic *m = x->m;
+    for (int i = 0; i < 4; i++) {
+        int far = mo_span(m, MO_AT(m, x->in[i], p->unit), p->chunk, x->a->side);
+        (start ? mo_copy_start : mo_copy_wait)(m, far, MO_AT(m, x->buf[i], p->slot), MO_AT(m, x->insem[i], p->slot));
+    }
+}
+
+static void leave(struct chunk *x, bool start, const struct place *p)
+{
+    struct mosaic *m = x->m;
+    int far = mo_span(m, MO_AT(m, x->y, p->unit), p->chunk, x->a->side);
+    (start ? mo_copy_start : mo_copy_wait)(m, MO_AT(m, x->ybuf, p->slot), far, MO_AT(m, x->ysem, p->slot));
+}
+
+static int heads_of(struct chunk *x, int array, int slot, int unit)
+{
+    struct mo_type t = MO_TYPE(MO_HBM, x->elem, 1, x->a->unit, D, D);
+    const int at[] = {slot, mo_times(x->m, unit, x->a->unit), -1, -1};
+    return mo_part(x->m, array, at, t, 1);
+}
+
+static void written(struct chunk *x)
+{
+    int zero = num(x, 0);
+    mo_copy_wait(x->m, x->wbuf, heads_of(x, x->state_out, zero, zero), MO_AT(x->m, x->wsem, zero));
+}
+
+/* One array of states to another, head by head. */
+static void take_over(struct chunk *x, int from, int to, enum mo_elem elem)
+{
+    struct mosaic *m = x->m;
+    enum mo_elem was = from == x->now ? MO_F32 : x->elem;
+    int h = mo_for(m, num(x, 0), num(x, x->a->unit), NULL, 0);
+    int s = from < 0 ? mo_splat(m, MO_VEC(elem, 1, D, D), 0)
+                     : mo_convert(m, mo_load(m, from, (const int[]){h, -1, -1}, MO_VEC(was, 1, D, D)), elem);
+    mo_store(m, to, (const int[]){h, -1, -1}, s);
+    mo_for_end(m, NULL, NULL, 0);
+}
+
+/* The state that a piece begins with, where it is not the one in work. */
+static void begin(struct chunk *x, int chunk, int unit, int pending)
+{
+    struct mosaic *m = x->m;
+    int from = mo_get(m, x->read, chunk), zero = num(x, 0), sem = MO_AT(m, x->ssem, zero);
+    mo_if(m, mo_compare(m, "sge", from, zero));
+    mo_if(m, mo_compare(m, "sgt", pending, zero)); /* it may be what the sequence before leaves */
+    written(x);
+    mo_if_end(m);
+    mo_copy_start(m, heads_of(x, x->state, from, unit), x->sbuf, sem);
+    mo_copy_wait(m, heads_of(x, x->state, from, unit), x->sbuf, sem);
+    take_over(x, x->sbuf, x->now, MO_F32);
+    mo_if_end(m);
+    mo_if(m, mo_compare(m, "eq", from, num(x, -1)));
+    take_over(x, -1, x->now, MO_F32);
+    mo_if_end(m);
+}
+
+/* Whether states are on their way back, after begin(). */
+static int still(struct chunk *x, int chunk, int pending)
+{
+    int from = mo_get(x->m, x->read, chunk), zero = num(x, 0);
+    return mo_select(x->m, mo_compare(x->m, "sge", from, zero), zero, pending);
+}
+
+/* Sends the states back behind a sequence's last piece; whether they are on their way then. */
+static int end(struct chunk *x, int chunk, int unit, int pending)
+{
+    struct mosaic *m = x->m;
+    int to = mo_get(m, x->write, chunk), zero = num(x, 0), last = mo_compare(m, "sge", to, zero);
+    mo_if(m, last);
+    mo_if(m, mo_compare(m, "sgt", pending, zero));
+    written(x);
+    mo_if_end(m);
+    take_over(x, x->now, x->wbuf, x->elem);
+    mo_copy_start(m, x->wbuf, heads_of(x, x->state_out, to, unit), MO_AT(m, x->wsem, zero));
+    mo_if_end(m);
+    return mo_select(m, last, num(x, 1), pending);
+}
+
+/* ---- arithmetic -------------------------------------------------------------------------------------------------
+ */
+
+/* n matrices [C, D] from the one of that number on, one below the other. */
+static int load(struct chunk *x, int i, const struct place *p, int32_t piece, int32_t from, int32_t n)
+{
+    const int at[] = {p->slot, num(x, piece), num(x, from), -1, -1};
+    enum mo_elem e = i < 2 ? MO_BF16 : MO_F32;
+    return MO_RESHAPE(x->m, mo_load(x->m, x->buf[i], at, MO_VEC(e, 1, 1, n, C, D)), n * C, D);
+}
+
+/* A column for each head of a pair, everywhere. */
+static int column(struct chunk *x, const struct place *p, int32_t piece, int32_t at)
+{
+    int g = load(x, 2, p, piece, 0, 1), side[2];
+    for (int i = 0; i < 2; i++) side[i] = mo_broadcast(x->m, mo_columns(x->m, g, at + i, 1), x->half);
+    return mo_concat(x->m, side[0], side[1], 0);
+}
+
+static int row(struct chunk *x, const struct place *p, int32_t piece, int32_t at)
+{
+    const int from[] = {p->slot, num(x, piece), -1, num(x, at), -1};
+    int r = MO_RESHAPE(x->m, mo_load(x->m, x->buf[3], from, MO_VEC(MO_F32, 1, 1, 1, 1, D)), 1, D);
+    return mo_broadcast(x->m, r, x->whole);
+}
+
+static void keys(struct chunk *x, const struct place *p, int32_t piece)
+{
+    struct mosaic *m = x->m;
+    for (int32_t j = 0; j < x->keys; j++) {
+        struct key *k = &x->key[piece][j];
+        int q = load(x, 0, p, piece, j, 1), key = load(x, 0, p, piece, x->keys + j, 1);
+        q = mo_concat(m, q, q, 0);
+        key = mo_concat(m, key, key, 0);
+        k->kk = mo_product(m, key, key, true, x->zero);
+        k->qk = mo_product(m, q, key, true, x->zero);
+        k->k = mo_convert(m, key, MO_F32);
+        k->q = mo_convert(m, q, MO_F32);
+        k->kt = mo_transpose(m, k->k);
+    }
+}
+
+static const struct key *key_of(const struct chunk *x, int32_t piece, int32_t pair)
+{
+    return &x->key[piece][2 * pair / (x->a->unit / x->keys)];
+}
+
+static void weights(struct chunk *x, const struct place *at, int32_t piece, int32_t i)
+{
+    struct pair *p = &x->pair[piece][i];
+    const struct key *k = key_of(x, piece, i);
+    int d = op(x, "arith.subf", column(x, at, piece, 2 * i), row(x, at, piece, i));
+    d = mo_unary(x->m, "math.exp", mo_select(x->m, x->upto, d, x->never));
+    p->beta = column(x, at, piece, BETA + 2 * i);
+    p->a = where(x, x->below, times(x, times(x, k->kk, d), p->beta));
+    p->p = small(x, times(x, k->qk, d));
+    int one = mo_select(x->m, x->eye, mo_splat(x->m, x->whole, 1), x->zero);
+    p->x = op(x, "arith.subf", one, where(x, x->level[0], p->a));
+}
+
+static void apply(struct chunk *x, const struct place *at, int32_t piece, int32_t i)
+{
+    struct pair *p = &x->pair[piece][i];
+    const struct key *k = key_of(x, piece, i);
+    int grown = column(x, at, piece, GROWN + 2 * i), inverse = small(x, p->x);
+    int v = mo_convert(x->m, load(x, 1, at, piece, 2 * i, 2), MO_F32);
+    p->u = product(x, inverse, small(x, times(x, v, p->beta)));
+    p->w = product(x, inverse, small(x, times(x, k->k, times(x, p->beta, grown))));
+    p->q = times(x, k->q, grown);
+}
+
+/* What a pair's states hold already. */
+static void ask(struct chunk *x, int32_t piece, int32_t i)
+{
+    struct mosaic *m = x->m;
+    struct pair *p = &x->pair[piece][i];
+    int part[2];
+    for (int32_t k = 0; k < 2; k++) {
+        int both = mo_concat(m, mo_rows(m, p->w, C * k, C), mo_rows(m, p->q, C * k, C), 0);
+        const int at[] = {num(x, 2 * i + k), -1, -1};
+        p->s[k] = MO_RESHAPE(m, mo_load(m, x->now, at, MO_VEC(MO_F32, 1, D, D)), D, D);
+        part[k] = product(x, small(x, both), small(x, p->s[k]));
+    }
+    int known = mo_concat(m, mo_rows(m, part[0], 0, C), mo_rows(m, part[1], 0, C), 0);
+    p->qs = mo_concat(m, mo_rows(m, part[0], C, C), mo_rows(m, part[1], C, C), 0);
+    p->vn = small(x, op(x, "arith.subf", p->u, known));
+}
+
+static void add(struct chunk *x, const struct place *at, int32_t piece, int32_t i)
+{
+    struct mosaic *m = x->m;
+    struct pair *p = &x->pair[piece][i];
+    int y = mo_product(m, p->p, p->vn, false, p->qs);
+    const int to[] = {at->slot, num(x, piece), num(x, 2 * i), -1, -1};
+    mo_store(m, x->ybuf, to, MO_RESHAPE(m, y, 1, 1, 2, C, D));
+    int left = times(x, key_of(x, piece, i)->kt, row(x, at, piece, LEFT + i));
+    for (int32_t k = 0; k < 2; k++) {
+        int own = k ? mo_select(m, x->first, x->zero, left) : where(x, x->first, left);
+        int kept = times(x, p->s[k], row(x, at, piece, LAST + 2 * i + k));
+        int s = mo_product(m, small(x, own), p->vn, false, kept);
+        mo_store(m, x->now, (const int[]){num(x, 2 * i + k), -1, -1}, MO_RESHAPE(m, s, 1, D, D));
+    }
+}
+
+static void invert(struct chunk *x, int level)
+{
+    int32_t n = x->a->side * x->pairs;
+    for (int32_t k = 0; k < n; k++) {
+        struct pair *p = &x->pair[k / x->pairs][k % x->pairs];
+        p->xb = small(x, p->x);
+        p->qs = small(x, product(x, small(x, where(x, x->level[level], p->a)), p->xb));
+    }
+    for (int32_t k = 0; k < n; k++) {
+        struct pair *p = &x->pair[k / x->pairs][k % x->pairs];
+        p->x = op(x, "arith.subf", p->x, product(x, p->xb, p->qs));
+    }
+}
+
+static int one_round(struct chunk *x, const struct place *p, int pending)
+{
+    int32_t side = x->a->side, n = side * x->pairs;
+    for (int32_t i = 0; i < side; i++) keys(x, p, i);
+    for (int32_t k = 0; k < n; k++) weights(x, p, k / x->pairs, k % x->pairs);
+    for (int level = 1; level < 6; level++) invert(x, level);
+    for (int32_t k = 0; k < n; k++) apply(x, p, k / x->pairs, k % x->pairs);
+    for (int32_t i = 0; i < side; i++) {
+        int chunk = mo_add(x->m, p->chunk, num(x, i));
+        begin(x, chunk, p->unit, pending);
+        pending = still(x, chunk, pending);
+        for (int32_t k = 0; k < x->pairs; k++) ask(x, i, k);
+        for (int32_t k = 0; k < x->pairs; k++) add(x, p, i, k);
+        pending = end(x, chunk, p->unit, pending);
+    }
+    return pending;
+}
+
+/* ---- the loop ---------------------------------------------------------------------------------------------------
+ */
+
+static void guarded(struct chunk *x, const char *how, int a, int b, int round,
+                    void (*f)(struct chunk *, bool, const struct place *), bool start)
+{
+    mo_if(x->m, mo_compare(x->m, how, a, b));
+    struct place p = place_of(x, round);
+    f(x, start, &p);
+    mo_if_end(x->m);
+}
+
+void mo_chunk(struct mosaic *m, const struct mo_chunk *a)
+{
+    struct chunk x = {.m = m, .a = a, .n_unit = a->n_val / a->unit, .elem = a->bf16 ? MO_BF16 : MO_F32};
+    x.keys = a->n_key / x.n_unit;
+    x.pairs = a->unit / 2;
+    x.whole = MO_VEC(MO_F32, D, D);
+    x.half = MO_VEC(MO_F32, C, D);
+    sy_assert(a->unit <= 8 && a->unit / x.keys % 2 == 0 && a->n_chunk % a->side == 0 && a->side <= SIDE_MAX);
+    declare(&x);
+    masks(&x);
+    int zero = num(&x, 0), one = num(&x, 1), two = num(&x, 2);
+    x.rounds = mo_over_up(m, mo_get(m, x.live, zero), a->side);
+    int n = mo_times(m, x.rounds, x.n_unit), pending = zero;
+    guarded(&x, "sgt", n, zero, zero, come, true);
+    int i = mo_for(m, zero, n, &pending, 1);
+    guarded(&x, "sge", i, two, mo_sub(m, i, two), leave, false);
+    int next = mo_add(m, i, one);
+    guarded(&x, "slt", next, n, next, come, true);
+    struct place p = place_of(&x, i);
+    come(&x, false, &p);
+    int after = one_round(&x, &p, pending);
+    leave(&x, true, &p);
+    mo_for_end(m, &after, &pending, 1);
+    for (int32_t back = 2; back > 0; back--) {
+        int last = mo_sub(m, n, num(&x, back));
+        guarded(&x, "sge", last, zero, last, leave, false);
+    }
+    mo_if(m, mo_compare(m, "sgt", pending, zero));
+    written(&x);
+    mo_if_end(m);
+}
