@@ -5,7 +5,7 @@
 #include "bench/report.h"
 
 static const char *const computes[] = {"bf16", "f32", NULL};
-static const char *const kv_dtypes[] = {"f32", "bf16", "f16", NULL};
+static const char *const kv_dtypes[] = {"f32", "bf16", "f16", "q8_0", NULL};
 static const char *const accumulates[] = {"f32", "bf16", NULL};
 static const char *const kernels[] = {"auto", "plain", "mosaic", NULL};
 static const struct sy_flag flags[] = {

@@ -45,6 +45,19 @@ def alike(case, relative=2e-4, how=()):
     assert worst(got, want) <= relative * max(map(abs, want)), (case, how, worst(got, want), max(map(abs, want)))
 
 
+def test_bytes_for_keys():
+    """A KV cache of bytes: as close to the exact logits as the cpu backend's, whose groups are smaller, nearly is."""
+    bytes_ = ["--compute", "f32", "--kv-dtype", "q8_0"]
+    for case in ("llama", "gemma3", "gpt_oss"):
+        case = "test/golden/models/" + case
+        ids = [(11 * i + i // 7) % 128 for i in range(40)]
+        exact = logits(case, ids, [])[1]
+        got, own = logits(case, ids, backend(), more=bytes_)[1], logits(case, ids, [], more=bytes_)[1]
+        assert 0 < worst(got, exact) <= 4 * worst(own, exact), (case, worst(got, exact), worst(own, exact))
+    lib.refused(4, "run", "-m", "test/golden/models/deepseek_v32", "--ids", "1", "-n", 1, *SMALL, *backend(), "--kv-dtype", "q8_0",
+                says="q8_0")
+
+
 def test_sixteen_numbers():
     """Codes that choose among 16 numbers: a block of iq4_nl is one of q4_0 read in another way."""
     with tempfile.TemporaryDirectory() as d:

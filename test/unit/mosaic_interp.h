@@ -1,8 +1,8 @@
-/* mosaic_interp.h - runs a kernel's text on a CPU, as a test wants it run: scratch and results begin as NaN, every
- * index is checked, and a transfer has happened only when it was waited for. Until then its target may be neither
- * read nor written and its source not written, by anything. A wait must be for all that its semaphore has under way,
- * since nothing says which of several transfers arrived first. Reads the text, not the writer's memory of it; knows
- * the ops that src/backend/pjrt/mosaic writes and refuses others. */
+/* mosaic_interp.h - runs a kernel's text on a CPU, as a test wants it run: scratch and results begin as NaN, bytes as
+ * some number, every index is checked, and a transfer has happened only when it was waited for. Until then its target
+ * may be neither read nor written and its source not written, by anything. A wait must be for all that its semaphore
+ * has under way, since nothing says which of several transfers arrived first. Reads the text, not the writer's memory
+ * of it; knows the ops that src/backend/pjrt/mosaic writes and refuses others. */
 #pragma once
 #include "base/buf.h"
 
@@ -138,7 +138,7 @@ static struct in_value in_new_array(struct interp *m, struct in_type t, const fl
     a->x = malloc((size_t)a->n * sizeof *a->x + 1);
     a->writes = calloc((size_t)a->n + 1, 1);
     a->reads = calloc((size_t)a->n + 1, 1);
-    for (int64_t i = 0; i < a->n; i++) a->x[i] = data ? data[i] : NAN;
+    for (int64_t i = 0; i < a->n; i++) a->x[i] = data ? data[i] : t.elem == IN_I8 ? -77 : NAN;
     struct in_value v = {.t = t, .a = a};
     int64_t stride = 1;
     for (int i = t.n - 1; i >= 0; i--, stride *= t.dim[i + 1 < t.n ? i + 1 : i]) v.stride[i] = stride;

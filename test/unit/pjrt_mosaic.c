@@ -18,7 +18,8 @@ struct case_of {
 struct attend_data {
     struct mo_attend a;
     int32_t live, n_tok;
-    float *table, *start, *ctx, *live_field, *q, *k, *v;
+    float *table, *start, *ctx, *live_field, *q, *k, *v, *scales; /* of bytes: codes and scales */
+    int64_t n_keys;                                               /* of a row of scales */
 };
 
 static struct attend_data attend_data(const struct case_of *c)
@@ -36,6 +37,15 @@ static struct attend_data attend_data(const struct case_of *c)
     d.q = numbers((int64_t)(a->n_tok + a->tile) * a->n_kv * a->g * a->d, 2);
     d.k = numbers(rows * width, 3);
     d.v = numbers(rows * width, 4);
+    int64_t fetch = (int64_t)a->fetch * a->block_len, all = (int64_t)a->n_table * a->block_len;
+    d.n_keys = (all + fetch - 1) / fetch * fetch;
+    int64_t n_scale = (int64_t)a->n_seq * 2 * a->n_kv * d.n_keys;
+    d.scales = a->bytes ? numbers(n_scale, 5) : NULL;
+    for (int64_t i = 0; i < n_scale && a->bytes; i++) d.scales[i] = (0.75F + d.scales[i] / 4) / 127;
+    for (int64_t i = 0; i < rows * width && a->bytes; i++) {
+        d.k[i] = rintf(d.k[i] * 127);
+        d.v[i] = rintf(d.v[i] * 127);
+    }
     int32_t tok = 0, block = 0;
     for (int32_t s = 0; s < a->n_seq; s++) {
         d.start[s] = (float)tok;
@@ -55,8 +65,15 @@ static struct attend_data attend_data(const struct case_of *c)
 
 static void attend_free(struct attend_data *d)
 {
-    float *all[] = {d->table, d->start, d->ctx, d->live_field, d->q, d->k, d->v};
+    float *all[] = {d->table, d->start, d->ctx, d->live_field, d->q, d->k, d->v, d->scales};
     for (size_t i = 0; i < SY_COUNT(all); i++) free(all[i]);
+}
+
+/* The scale of a position's key (side 0) or value. */
+static double scale_at(const struct attend_data *d, int32_t seq, int side, int32_t head, int32_t pos)
+{
+    if (!d->a.bytes) return 1;
+    return (double)d->scales[((int64_t)(seq * 2 + side) * d->a.n_kv + head) * d->n_keys + pos];
 }
 
 /* One query [d] over its keys, as the formula says it. */
@@ -71,11 +88,11 @@ static void attend_one(const struct attend_data *d, int32_t seq, int32_t pos, in
         int64_t at = (block * a->block_len + j % a->block_len) * (int64_t)width + (int64_t)head * a->d;
         double x = 0;
         for (int32_t i = 0; i < a->d; i++) x += (double)q[i] * (double)d->k[at + i];
-        x *= (double)a->scale;
+        x *= (double)a->scale * scale_at(d, seq, 0, head, j);
         if (a->softcap > 0) x = (double)a->softcap * tanh(x / (double)a->softcap);
         double p = exp(x); /* scores here are small */
         sum += p;
-        for (int32_t i = 0; i < a->d; i++) y[i] += p * (double)d->v[at + i];
+        for (int32_t i = 0; i < a->d; i++) y[i] += p * (double)d->v[at + i] * scale_at(d, seq, 1, head, j);
     }
     for (int32_t i = 0; i < a->d; i++) y[i] /= sum;
 }
@@ -111,9 +128,9 @@ static void attend_text(const struct mo_attend *a, struct sy_buf *text)
 static double attend_run(const struct attend_data *d, const struct sy_buf *text, char why[300])
 {
     struct interp *m = malloc(sizeof *m);
-    float *operand[] = {d->table, d->start, d->ctx, d->live_field, d->q, d->k, d->v};
-    double e = interp(m, text, operand, SY_COUNT(operand)) ? attend_error(d, m->array[SY_COUNT(operand)].x)
-                                                           : (double)INFINITY;
+    float *operand[] = {d->table, d->start, d->ctx, d->live_field, d->q, d->k, d->v, d->scales};
+    int n = d->a.bytes ? 8 : 7;
+    double e = interp(m, text, operand, n) ? attend_error(d, m->array[n].x) : (double)INFINITY;
     snprintf(why, 300, "%s", m->error);
     in_close(m);
     free(m);
@@ -135,6 +152,9 @@ static const struct case_of attend_cases[] = {
     {{SHAPE(5, 20, 64, 16, 2, 4, 128, 8, 8, 1)}, {1, 19, 8, 16, 1}, {140, 19, 136, 256, 1}},
     {{SHAPE(3, 20, 64, 16, 1, 4, 128, 4, 8, 1), .window = 24}, {9, 4, 1}, {170, 4, 128}},
     {{SHAPE(2, 6, 16, 32, 2, 8, 128, 16, 4, 2), .softcap = 2}, {33, 1}, {160, 7}},
+    /* bytes: one token each, then pieces of prompts beside single tokens */
+    {{SHAPE(6, 10, 64, 32, 2, 4, 128, 1, 4, 2), .bytes = true}, {1, 1, 1, 1, 1}, {1, 128, 129, 300, 256}},
+    {{SHAPE(4, 10, 48, 32, 1, 4, 128, 8, 4, 1), .bytes = true}, {1, 19, 8}, {140, 19, 256}},
 };
 
 static void test_attend(void **state)
@@ -175,6 +195,13 @@ static const struct mistake window_mistakes[] = {
     {"the window's first block is one too late", "arith.subi", ": i32", "arith.subi", "arith.addi", 4, NULL},
 };
 
+static const struct mistake bytes_mistakes[] = {
+    {"a wait for scales is missing", "wait_dma2", "4x128xf32", NULL, NULL, 0, NULL},
+    {"keys are not scaled", "arith.mulf", "4x128xf32", "arith.mulf", "arith.maximumf", 0, NULL},
+    {"values are not scaled", "arith.mulf", "4x128xf32", "arith.mulf", "arith.minimumf", 4, NULL},
+    {"the scales of another fetch", "tpu.assume_multiple", "", "tpu.assume_multiple", "arith.subi", 1, NULL},
+};
+
 static void find(const struct case_of *c, const struct mistake *mistake, size_t n)
 {
     struct attend_data d = attend_data(c);
@@ -204,6 +231,7 @@ static void test_mistakes(void **state)
     (void)state;
     find(&attend_cases[0], mistakes, SY_COUNT(mistakes));
     find(&attend_cases[4], window_mistakes, SY_COUNT(window_mistakes));
+    find(&attend_cases[9], bytes_mistakes, SY_COUNT(bytes_mistakes));
 }
 
 /* ---- costs ------------------------------------------------------------------------------------------------------

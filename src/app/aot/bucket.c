@@ -45,6 +45,7 @@ static double expert_share(const struct sy_graph *g, const struct sy_load *step)
 /* What memory and arithmetic allow at best: weights and keys read once, every device alike. */
 static void count(const struct aot_job *j, const struct sy_graph *g, struct aot_bucket *b)
 {
+    static const double bytes[] = {[SY_KV_F32] = 4, [SY_KV_BF16] = 2, [SY_KV_F16] = 2, [SY_KV_Q8_0] = 1 + 2.0 / 128};
     struct sy_shape s = b->shape;
     double keys = (double)s.block * j->opt.cache.block_len, n = s.tok;
     bool decode = s.tok == s.seq;
@@ -53,7 +54,7 @@ static void count(const struct aot_job *j, const struct sy_graph *g, struct aot_
                            .keys = decode ? n * keys : n * (n + 1) / 2,
                            .ctx = decode ? n * keys : n,
                            .seq = decode ? n : 1,
-                           .kv_elem_bytes = j->opt.kv_dtype == SY_KV_F32 ? 4 : 2};
+                           .kv_elem_bytes = bytes[j->opt.kv_dtype]};
     const struct sy_load one = {.tok = 1.0 / sy_shard_groups(&j->opt.shard)};
     struct sy_cost c = sy_graph_cost(g, &load);
     b->flops = c.flops;

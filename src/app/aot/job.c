@@ -90,7 +90,7 @@ sy_status aot_graph(const struct aot_job *j, struct sy_shape shape, struct sy_gr
 /* As the engine decides them, so that the programs are the ones that serving looks for. */
 static sy_status find_sizes(struct aot_job *j, struct sy_err *err)
 {
-    static const enum sy_kv_dtype kv[] = {SY_KV_F32, SY_KV_BF16, SY_KV_F16};
+    static const enum sy_kv_dtype kv[] = {SY_KV_F32, SY_KV_BF16, SY_KV_F16, SY_KV_Q8_0};
     const struct sy_args *a = j->a;
     struct sy_engine_opt o = {.ctx_len = (int32_t)sy_arg_int(a, "ctx-size"),
                               .block_len = (int32_t)sy_arg_int(a, "block-size"),
@@ -109,7 +109,7 @@ static sy_status find_sizes(struct aot_job *j, struct sy_err *err)
     j->opt.attend_bf16 = sy_arg_choice(a, "attention-accumulate") == 1;
     j->opt.cache = (struct sy_cache_dim){j->plan.block_len, 1, 1, 1};
     st = aot_graph(j, j->max, &g, err);
-    if (!st) st = sy_aot_state_bytes(g, &j->opt, &each, err);
+    if (!st) each = sy_aot_state_bytes(g, &j->opt);
     struct sy_engine_bytes bytes = {.block = each.block * ranks, .apart = each.window * ranks};
     if (!st) bytes.window = sy_graph_window(g);
     sy_graph_free(g);

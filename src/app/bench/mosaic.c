@@ -1,28 +1,37 @@
 /* mosaic.c - kernels for TPUs by the compiler's schedule, beside the plain operations they stand for. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "app/aot/weigh.h"
 #include "app/bench/bench.h"
 
 /* Heads of a whole model with grouped queries, and what tensor parallelism leaves a device; keys fetched at once;
- * decode steps of several sequences, then a prompt. */
+ * decode steps of several sequences, of a bf16 cache and one of bytes, then a prompt. */
 static const struct sy_attend_shape cases[] = {
-#define DECODE(kv, group, block, at_once)                                                                            \
-    {                                                                                                                \
-        .n_seq = 16, .n_new = 1, .n_keys = 4096, .n_kv = (kv), .n_group = (group), .d = 128, .block_len = (block),   \
-        .tile = 1, .fetch = (at_once)                                                                                \
-    }
+#define DECODE(kv, group, block, at_once, bytes)                                                                     \
+    .n_seq = 16, .n_new = 1, .n_keys = 4096, .n_kv = (kv), .n_group = (group), .d = 128, .block_len = (block),       \
+    .tile = 1, .fetch = (at_once), .elem_bytes = (bytes)
 #define PROMPT(kv, group, block, queries, at_once)                                                                   \
-    {                                                                                                                \
-        .n_seq = 1, .n_new = 1024, .n_keys = 1024, .n_kv = (kv), .n_group = (group), .d = 128, .block_len = (block), \
-        .tile = (queries), .fetch = (at_once)                                                                        \
-    }
-    DECODE(8, 4, 32, 256),  DECODE(8, 4, 32, 512),   DECODE(8, 4, 128, 1024),   DECODE(2, 4, 32, 1024),
-    DECODE(1, 8, 32, 1024), DECODE(1, 8, 128, 2048), PROMPT(8, 4, 32, 32, 512), PROMPT(1, 8, 32, 16, 512),
+    .n_seq = 1, .n_new = 1024, .n_keys = 1024, .n_kv = (kv), .n_group = (group), .d = 128, .block_len = (block),     \
+    .tile = (queries), .fetch = (at_once), .elem_bytes = 2
+    {DECODE(8, 4, 32, 256, 2)},   {DECODE(8, 4, 32, 512, 2)},  {DECODE(8, 4, 32, 1024, 2)},
+    {DECODE(8, 4, 128, 1024, 2)}, {DECODE(2, 4, 32, 1024, 2)}, {DECODE(2, 4, 32, 4096, 2)},
+    {DECODE(1, 8, 32, 1024, 2)},  {DECODE(1, 8, 32, 4096, 2)}, {DECODE(8, 4, 32, 1024, 1)},
+    {DECODE(1, 8, 32, 4096, 1)},  {PROMPT(8, 4, 32, 32, 512)}, {PROMPT(8, 4, 32, 64, 256)},
+    {PROMPT(1, 8, 32, 16, 512)},  {PROMPT(1, 8, 32, 32, 512)},
 #undef DECODE
 #undef PROMPT
 };
+
+/* What stands for a kernel is the same whatever that takes at once. */
+static bool same_plain(const struct sy_attend_shape *a, const struct sy_attend_shape *b)
+{
+    struct sy_attend_shape like = *a;
+    like.tile = b->tile;
+    like.fetch = b->fetch;
+    return memcmp(&like, b, sizeof like) == 0;
+}
 
 /* Both tables' rows begin with the target and end with the times. */
 static void begin_row(const struct sy_weighing *o, FILE *table, struct sy_jout *j)
@@ -50,15 +59,18 @@ static void print_case(const struct sy_weighing *o, const struct sy_attend_cost 
 {
     const struct sy_attend_shape *s = &o->shape;
     begin_row(o, table, j);
-    fprintf(table, " %4dx%-4d %5d %3d %5d %5d %5d %9.0f %9.0f %6.2f", s->n_seq, s->n_new, s->n_keys, s->n_kv,
-            s->n_group, s->block_len, s->fetch, c->fetch, c->memory, c->fetch / c->memory);
+    fprintf(table, " %4dx%-4d %5d %5s %3d %5d %5d %5d %5d %9.0f %9.0f %6.2f", s->n_seq, s->n_new, s->n_keys,
+            s->elem_bytes == 1 ? "q8_0" : "bf16", s->n_kv, s->n_group, s->block_len, s->tile, s->fetch, c->fetch,
+            c->memory, c->fetch / c->memory);
     sy_jout_int(j, "sequences", s->n_seq);
     sy_jout_int(j, "tokens", s->n_new);
     sy_jout_int(j, "keys", s->n_keys);
     sy_jout_int(j, "kv_heads", s->n_kv);
     sy_jout_int(j, "group", s->n_group);
     sy_jout_int(j, "block", s->block_len);
+    sy_jout_int(j, "queries_at_once", s->tile);
     sy_jout_int(j, "fetch", s->fetch);
+    sy_jout_text(j, "cache", s->elem_bytes == 1 ? "q8_0" : "bf16");
     sy_jout_num(j, "fetch_cycles", c->fetch);
     sy_jout_num(j, "memory_cycles", c->memory);
     sy_jout_num(j, "tile_cycles", c->tile);
@@ -68,11 +80,17 @@ static void print_case(const struct sy_weighing *o, const struct sy_attend_cost 
 static sy_status run_target(struct sy_weighing *o, FILE *table, struct sy_jout *j, struct sy_err *err)
 {
     sy_status st = SY_OK;
+    struct sy_weighed v = {0};
     for (size_t i = 0; i < SY_COUNT(cases) && !st; i++) {
         struct sy_attend_cost cost;
-        struct sy_weighed v;
+        bool again = i > 0 && same_plain(&cases[i], &cases[i - 1]);
+        struct sy_weighed last = v;
         o->shape = cases[i];
-        st = sy_weigh_attend(o, true, &cost, &v, err);
+        st = sy_weigh_attend(o, !again, &cost, &v, err);
+        if (again) {
+            last.kernel = v.kernel;
+            v = last;
+        }
         if (!st) print_case(o, &cost, &v, table, j);
     }
     return st ? sy_while(err, st, "%s", o->target->name) : SY_OK;
@@ -82,19 +100,43 @@ static sy_status run_target(struct sy_weighing *o, FILE *table, struct sy_jout *
  * of Qwen3.5-397B-A17B's. */
 static const struct {
     int32_t own, shares, used, inner, width, rows;
+    struct sy_experts_weight weight;
 } experts_cases[] = {
-    {128, 0, 8, 768, 2048, 4},  {128, 0, 8, 768, 2048, 64},  {128, 0, 8, 768, 2048, 256},
-    {16, 8, 8, 768, 2048, 512}, {64, 8, 10, 1024, 4096, 32}, {64, 8, 10, 1024, 4096, 512},
+    {128, 0, 8, 768, 2048, 4, {SY_EXPERTS_BF16, 0}},
+    {128, 0, 8, 768, 2048, 64, {SY_EXPERTS_BF16, 0}},
+    {128, 0, 8, 768, 2048, 256, {SY_EXPERTS_BF16, 0}},
+    {16, 8, 8, 768, 2048, 512, {SY_EXPERTS_BF16, 0}},
+    {64, 8, 10, 1024, 4096, 32, {SY_EXPERTS_BF16, 0}},
+    {64, 8, 10, 1024, 4096, 512, {SY_EXPERTS_BF16, 0}},
+    {128, 0, 8, 768, 2048, 4, {SY_EXPERTS_FP8, 128}},
+    {16, 8, 8, 768, 2048, 512, {SY_EXPERTS_FP8, 128}},
+    {64, 8, 10, 1024, 4096, 512, {SY_EXPERTS_FP8, 128}},
+    {16, 8, 8, 768, 2048, 512, {SY_EXPERTS_FP8, SY_EXPERTS_ROW}},
+    {16, 8, 8, 768, 2048, 512, {SY_EXPERTS_INT8, 128}},
+    {16, 8, 8, 768, 2048, 512, {SY_EXPERTS_INT8, SY_EXPERTS_ROW}},
 };
+
+/* How the experts are stored, with the columns to a scale. */
+static void name_weight(struct sy_experts_weight w, char *text, size_t n)
+{
+    static const char *const format[] = {
+        [SY_EXPERTS_BF16] = "bf16", [SY_EXPERTS_INT8] = "int8", [SY_EXPERTS_FP8] = "fp8"};
+    if (w.group == 0) snprintf(text, n, "%s", format[w.format]);
+    else if (w.group == SY_EXPERTS_ROW) snprintf(text, n, "%s row", format[w.format]);
+    else snprintf(text, n, "%s %d", format[w.format], w.group);
+}
 
 static void print_experts(const struct sy_weighing *o, const struct sy_experts_cost *c, const struct sy_weighed *v,
                           FILE *table, struct sy_jout *j)
 {
     const struct sy_experts_shape *s = &o->experts;
     int32_t all = s->dim.n_expert * (s->dim.share.n > 0 ? s->dim.share.n : 1);
+    char weight[24];
+    name_weight(s->weight, weight, sizeof weight);
     begin_row(o, table, j);
-    fprintf(table, " %5d %3d of %-4d %5d %5d %5d %9.0f %9.0f %6.2f %9.0f", s->rows, s->dim.n_expert, all, s->d_model,
-            s->dim.d_ff, c->tile, c->step, c->memory, c->step / c->memory, c->item);
+    fprintf(table, " %8s %5d %3d of %-4d %5d %5d %5d %9.0f %9.0f %6.2f %9.0f", weight, s->rows, s->dim.n_expert, all,
+            s->d_model, s->dim.d_ff, c->tile, c->step, c->memory, c->step / c->memory, c->item);
+    sy_jout_text(j, "weights", weight);
     sy_jout_int(j, "rows", s->rows);
     sy_jout_int(j, "experts", s->dim.n_expert);
     sy_jout_int(j, "experts_in_all", all);
@@ -115,6 +157,7 @@ static sy_status run_experts(struct sy_weighing *o, FILE *table, struct sy_jout 
         struct sy_experts_cost cost;
         struct sy_weighed v;
         o->experts = (struct sy_experts_shape){.d_model = experts_cases[i].width, .rows = experts_cases[i].rows};
+        o->experts.weight = experts_cases[i].weight;
         o->experts.dim.n_expert = experts_cases[i].own;
         o->experts.dim.n_used = experts_cases[i].used;
         o->experts.dim.d_ff = experts_cases[i].inner;
@@ -187,10 +230,10 @@ static const struct {
     sy_status (*run)(struct sy_weighing *, FILE *, struct sy_jout *, struct sy_err *);
 } tables[] = {
     /* clang-format off */
-    {"attention, heads of 128, bf16; a compiler's estimates, nothing is measured",
-     "seq x new  keys  KV group block fetch    cycles    memory  ratio", "its bytes", run_target},
+    {"attention, heads of 128; a compiler's estimates, nothing is measured",
+     "seq x new  keys cache  KV group block  tile fetch    cycles    memory  ratio", "its bytes", run_target},
     {"experts, even choices",
-     " rows     experts width inner  tile    cycles    memory  ratio   besides", "its weights", run_experts},
+     " weights  rows     experts width inner  tile    cycles    memory  ratio   besides", "its weights", run_experts},
     {"gated delta rule, heads of 128, with the convolution before it: a token of each sequence, or a prompt",
      "  seq   tok  key  val state   at once    cycles    memory  ratio", "its states", run_delta},
     /* clang-format on */

@@ -9,19 +9,17 @@
 #include "backend/pjrt/cache.h"
 #include "backend/pjrt/pjrt_int.h"
 
-static sy_status lower_opt(const struct sy_aot_opt *o, struct pj_lower_opt *out, struct sy_err *err)
+static struct pj_lower_opt lower_opt(const struct sy_aot_opt *o)
 {
-    static const enum pj_elem elem[] = {[SY_KV_F32] = PJ_F32, [SY_KV_BF16] = PJ_BF16, [SY_KV_F16] = PJ_F16};
-    if (o->kv_dtype >= SY_COUNT(elem))
-        return sy_fail(err, SY_ENOSUP, "--kv-dtype q8_0 is not supported by the pjrt backend; use f32, bf16 or f16");
-    *out = (struct pj_lower_opt){.compute = o->compute,
+    static const enum pj_elem elem[] = {
+        [SY_KV_F32] = PJ_F32, [SY_KV_BF16] = PJ_BF16, [SY_KV_F16] = PJ_F16, [SY_KV_Q8_0] = PJ_I8};
+    return (struct pj_lower_opt){.compute = o->compute,
                                  .kv_elem = elem[o->kv_dtype],
                                  .state_elem = PJ_F32,
                                  .attend_bf16 = o->attend_bf16,
                                  .cache = o->cache,
                                  .kernels = o->kernels,
                                  .n_rank = sy_shard_ranks(&o->shard)};
-    return SY_OK;
 }
 
 sy_status sy_aot_lower(const struct sy_env *env, const struct sy_graph *g, const struct sy_checkpoint *ckpt,
@@ -32,10 +30,9 @@ sy_status sy_aot_lower(const struct sy_env *env, const struct sy_graph *g, const
     struct sy_weights *w = NULL;
     struct pj_weights_opt wo = {
         .compute = opt->compute, .assume = opt->assume, .n_rank = sy_shard_ranks(&opt->shard)};
-    struct pj_lower_opt lo;
+    struct pj_lower_opt lo = lower_opt(opt);
     struct pj_results res;
-    sy_status st = lower_opt(opt, &lo, err);
-    if (!st) st = pj_weights_plan(env, g, ckpt, &wo, &w, err);
+    sy_status st = pj_weights_plan(env, g, ckpt, &wo, &w, err);
     if (!st) {
         struct pj_bytes state = pj_state_bytes(g, &lo);
         out->kv_bytes = state.blocks + state.slots;
@@ -50,24 +47,19 @@ sy_status sy_aot_lower(const struct sy_env *env, const struct sy_graph *g, const
     return st;
 }
 
-sy_status sy_aot_state_bytes(const struct sy_graph *g, const struct sy_aot_opt *opt, struct sy_aot_bytes *out,
-                             struct sy_err *err)
+struct sy_aot_bytes sy_aot_state_bytes(const struct sy_graph *g, const struct sy_aot_opt *opt)
 {
-    struct pj_lower_opt lo;
-    sy_status st = lower_opt(opt, &lo, err);
-    if (st) return st;
+    struct pj_lower_opt lo = lower_opt(opt);
     lo.cache.n_block = lo.cache.n_apart = lo.cache.n_slot = 1;
     struct pj_bytes b = pj_state_bytes(g, &lo);
-    *out = (struct sy_aot_bytes){(int64_t)b.blocks, (int64_t)b.window, (int64_t)b.slots};
-    return SY_OK;
+    return (struct sy_aot_bytes){(int64_t)b.blocks, (int64_t)b.window, (int64_t)b.slots};
 }
 
 sy_status sy_aot_lower_move(const struct sy_env *env, const struct sy_graph *g, const struct sy_aot_opt *opt,
                             int which, struct sy_buf *out, struct sy_err *err)
 {
-    struct pj_lower_opt lo;
-    sy_status st = lower_opt(opt, &lo, err);
-    if (st) return st;
+    struct pj_lower_opt lo = lower_opt(opt);
+    sy_status st = SY_OK;
     struct pj_arrays n = pj_state_arrays(g, &lo, NULL, NULL);
     struct pj_type *type = sy_new_array(env, (size_t)n.n + 1, sizeof *type);
     if (!type) return sy_fail(err, SY_ENOMEM, "no memory to lower a program");

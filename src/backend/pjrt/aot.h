@@ -64,8 +64,7 @@ void sy_aot_program_release(struct sy_aot_program *);
 struct sy_aot_bytes { /* of a block of the KV cache, its layers with a window among it, a slot of recurrent states */
     int64_t block, window, slot;
 };
-SY_CHECK sy_status sy_aot_state_bytes(const struct sy_graph *, const struct sy_aot_opt *, struct sy_aot_bytes *out,
-                                      struct sy_err *); /* of one device */
+struct sy_aot_bytes sy_aot_state_bytes(const struct sy_graph *, const struct sy_aot_opt *); /* of one device */
 /* The programs that move blocks, which serving needs besides: which 0 .. SY_AOT_MOVES - 1. */
 enum { SY_AOT_MOVES = 4 };
 SY_CHECK sy_status sy_aot_lower_move(const struct sy_env *, const struct sy_graph *, const struct sy_aot_opt *,

@@ -384,6 +384,12 @@ static void declare(struct lower *l, const struct pj_type *type)
 
 sy_status lower_nodes(struct lower *l)
 {
+    for (uint32_t i = 1; i < l->n_node && l->opt.kv_elem == PJ_I8; i++) {
+        const char *why = lower_q8_refuses(&l->node[i]);
+        if (why)
+            return sy_fail(l->err, SY_ENOSUP,
+                           "--kv-dtype q8_0: the pjrt backend has none with %s; use f32, bf16 or f16", why);
+    }
     for (uint32_t i = 1; i < l->n_node && !l->st && !l->h.failed; i++) {
         const struct sy_node *n = &l->node[i];
         if (!l->inside[i]) l->val[i] = lowerings[n->op](l, n);
@@ -410,10 +416,10 @@ sy_status pj_lower(const struct sy_env *env, const struct sy_graph *g, const str
     l.node = sy_graph_nodes(g, &l.n_node);
     l.val = sy_arena_array(&a, l.n_node, sizeof *l.val);
     l.inside = sy_arena_array(&a, l.n_node, sizeof *l.inside);
-    l.kv = sy_arena_array(&a, 2 * (size_t)l.n_node, sizeof *l.kv);
+    l.kv = sy_arena_array(&a, PJ_ARRAYS_MAX * (size_t)l.n_node, sizeof *l.kv);
     l.first = sy_arena_array(&a, l.n_node, sizeof *l.first);
-    struct pj_type *type = sy_arena_array(&a, 2 * (size_t)l.n_node, sizeof *type);
-    int *result = sy_arena_array(&a, 2 * (size_t)l.n_node + 4, sizeof *result);
+    struct pj_type *type = sy_arena_array(&a, PJ_ARRAYS_MAX * (size_t)l.n_node, sizeof *type);
+    int *result = sy_arena_array(&a, PJ_ARRAYS_MAX * (size_t)l.n_node + 4, sizeof *result);
     bool ok = l.val && l.inside && l.kv && l.first && type && result;
     sy_status st = ok ? SY_OK : sy_fail(err, SY_ENOMEM, "no memory to lower a graph");
     if (!st) {

@@ -12,7 +12,8 @@ struct attn { /* one ATTEND; shapes: s sequences (1 when looping), q queries of 
     const struct sy_node *node;
     const struct sy_attn_dim *d;
     int64_t s, q, g, n_kv;
-    int keys, vals; /* the arrays [n_block, block_len, n_kv, d]; vals -1: the keys' first d_val */
+    int keys, vals;   /* the arrays [n_block, block_len, n_kv, d]; vals -1: the keys' first d_val */
+    const int *bytes; /* of a cache of bytes: its arrays; NULL */
     struct runs runs;
     int table;         /* i32 [s, n_run * run] */
     int query;         /* [s, n_kv, g, q, d_key], in the type of the products */
@@ -72,6 +73,7 @@ static struct sums start(struct attn *a)
 /* The run's blocks of an array: [s, n_key, n_kv, d], however the array has them. */
 static int fetch(struct attn *a, int array, int blocks)
 {
+    if (a->bytes) return lower_q8_fetch(a->l, a->d, a->bytes, blocks, array == a->vals, a->elem);
     int x = lower_fetch(a->l, array, blocks, a->elem);
     struct pj_type t = *pj_type_of(&a->l->h, x);
     return t.n_dim == 4 ? x : PJ_RESHAPE(&a->l->h, x, t.dim[0], t.dim[1], a->n_kv, t.dim[2] / a->n_kv);
@@ -210,14 +212,17 @@ int lower_attend(struct lower *l, const struct sy_node *n)
     int *state = lower_state(l, n);
     struct attn a = {.l = l, .node = n, .d = d, .n_kv = d->n_kv, .g = d->n_head / d->n_kv, .vals = -1, .sinks = -1};
     int rows = n->in[1].id ? rows_to_write(l, n) : -1;
-    if (n->in[1].id) state[0] = lower_write_rows(l, state[0], l->val[n->in[1].id], rows);
-    if (n->in[2].id) state[1] = lower_write_rows(l, state[1], l->val[n->in[2].id], rows);
+    bool bytes = l->opt.kv_elem == PJ_I8;
+    if (n->in[1].id && bytes) lower_q8_write(l, n, state, rows);
+    if (n->in[1].id && !bytes) state[0] = lower_write_rows(l, state[0], l->val[n->in[1].id], rows);
+    if (n->in[2].id && !bytes) state[1] = lower_write_rows(l, state[1], l->val[n->in[2].id], rows);
+    if (bytes) a.bytes = state;
     a.keys = state[0];
     if (!d->shared) a.vals = state[1];
     if (n->in[6].id) return lower_attend_kept(l, n, a.keys);
     if (n->in[5].id && l->val[n->in[5].id] >= 0) return lower_attend_chosen(l, n, a.keys);
     if (lower_kernel_takes(n, &l->opt) && l->opt.kernels & lower_kernels_of(l->shape))
-        return lower_kernel_attend(l, n, l->val[n->in[0].id], a.keys, a.vals);
+        return lower_kernel_attend(l, n, l->val[n->in[0].id], state);
     a.elem = lower_kv_elem(l);
     if (n->in[4].id) a.sinks = PJ_RESHAPE(h, lower_vec(l, n->in[4]), a.n_kv, a.g);
     int q = pj_convert(h, l->val[n->in[0].id], a.elem);

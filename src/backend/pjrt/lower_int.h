@@ -49,14 +49,14 @@ int lower_glu(struct lower *, const struct sy_glu_dim *, int gate, int up);
 int lower_dequantised(struct lower *, const struct pj_wseg *, int code, int scale, int min);
 int lower_attend(struct lower *, const struct sy_node *);
 /* lower_kernel.c: whether attention is a kernel's, whose KV arrays are [n_block, block_len, n_kv * d]; the step's
- * attention by it: q [tok, n_head * d], what a token sees of the arrays keys and vals. */
+ * attention by it: q [tok, n_head * d], what a token sees of the node's arrays. */
 bool lower_kernel_takes(const struct sy_node *, const struct pj_lower_opt *);
 const char *lower_kernel_refuses(const struct sy_node *, const struct pj_lower_opt *); /* why an ATTEND; NULL: no */
 static inline unsigned lower_kernels_of(struct sy_shape s)
 {
     return pj_is_decode(s) ? SY_KERNELS_DECODE : SY_KERNELS_PROMPT;
 }
-int lower_kernel_attend(struct lower *, const struct sy_node *, int q, int keys, int vals);
+int lower_kernel_attend(struct lower *, const struct sy_node *, int q, const int *arrays);
 /* lower_kernel_moe.c: why no kernel takes an EXPERTS; NULL: one does. Its pairs' results f32 [pairs, d_model] by it:
  * expert of each pair i32 [pairs], ascending (n_expert: of none), the pairs in that order, and where each stands. */
 const char *lower_experts_refuses(const struct lower *, const struct sy_node *);
@@ -81,6 +81,15 @@ const char *lower_chunk_refuses(const struct sy_node *, const struct sy_node *sc
                                 enum pj_elem state);
 int lower_kernel_chunk(struct lower *, const struct sy_node *scan);
 sy_status lower_nodes(struct lower *); /* lower.c: of all that are not inside */
+/* lower_q8.c: a cache of bytes, whose arrays are codes of keys, of values where they are no part of the keys, and
+ * scales. What of a graph has none; groups of n_head heads of d; the step's rows into an ATTEND's arrays; keys or
+ * (side 1) values of blocks i32 [s, n], as lower_fetch() gives them; scales as a kernel wants them, f32 [seq, 2 *
+ * n_kv, n_keys], from the table i32 [seq, blocks]. */
+const char *lower_q8_refuses(const struct sy_node *);
+int64_t lower_q8_groups(int64_t n_head, int64_t d);
+void lower_q8_write(struct lower *, const struct sy_node *, int *state, int rows);
+int lower_q8_fetch(struct lower *, const struct sy_attn_dim *, const int *arrays, int blocks, int side, enum pj_elem);
+int lower_q8_scales(struct lower *, const struct sy_attn_dim *, int array, int table, int64_t n_keys);
 int lower_index(struct lower *, const struct sy_node *);
 int lower_attend_chosen(struct lower *, const struct sy_node *, int keys);
 int lower_route(struct lower *, const struct sy_node *);

@@ -3,19 +3,23 @@
 #include "backend/pjrt/mosaic/kernels.h"
 
 enum {
-    LANES = 128,          /* of a vector register: heads and fetches come in multiples of it */
-    FETCH_KEYS_MIN = 256, /* fewer keys are bound by latency */
-    FETCH_MAX = 1024,
-    TILE_ROWS = 128, /* queries times their heads, of one key head, that prompts take at once */
+    LANES = 128,           /* of a vector register: heads and fetches come in multiples of it */
+    FETCH_KEYS_MIN = 256,  /* fewer keys are bound by latency */
+    FETCH_KEYS_MAX = 4096, /* and of more, shorter contexts waste what work takes */
+    BLOCK_MAX = 1024,
+    TILE_ROWS = 256, /* queries times their heads, of one key head, that prompts take at once */
     SIDE_ROWS = 128,
-    FETCH_BYTES = 2 << 20, /* of keys and values together, of which two are in memory at once */
+    FETCH_BYTES = 4 << 20, /* of keys and values together, of which two are in memory at once */
 };
 
 const char *lower_kernel_refuses(const struct sy_node *n, const struct pj_lower_opt *o)
 {
     const struct sy_attn_dim *a = &n->attr.attn;
     int32_t len = o->cache.block_len;
-    return o->kv_elem != PJ_BF16                                  ? "a KV cache of another type than bf16"
+    bool bytes = o->kv_elem == PJ_I8;
+    return o->kv_elem != PJ_BF16 && !bytes                        ? "a KV cache of another type than bf16 or q8_0"
+           : bytes && a->window > 0                               ? "windows over a KV cache of q8_0"
+           : bytes && (len < 32 || a->d_key != LANES)             ? "a KV cache of q8_0 of heads or blocks like these"
            : o->compute != SY_COMPUTE_BF16 || o->attend_bf16      ? "products not of bf16, or sums not of f32"
            : a->shared || a->d_key != a->d_val                    ? "values that are not as wide as keys"
            : a->d_key % LANES != 0                                ? "heads whose width is no multiple of 128"
@@ -24,7 +28,7 @@ const char *lower_kernel_refuses(const struct sy_node *n, const struct pj_lower_
            : n->in[5].id                                          ? "keys that an indexer chooses"
            : a->stage_ranks != 0                                  ? "stages of layers"
            : 3 * a->n_kv > MO_CARRY_MAX                           ? "more than 21 key heads on a device"
-           : (len & (len - 1)) != 0 || len < 8 || len > FETCH_MAX ? "blocks not of 8 to 1024 positions"
+           : (len & (len - 1)) != 0 || len < 8 || len > BLOCK_MAX ? "blocks not of 8 to 1024 positions"
                                                                   : NULL;
 }
 
@@ -41,7 +45,8 @@ int32_t mo_attend_heads(int32_t n_kv, int32_t rows)
     return n < n_kv ? n : n_kv;
 }
 
-struct mo_attend mo_attend_of(const struct sy_attn_dim *d, const struct sy_cache_dim *cache, struct sy_shape s)
+struct mo_attend mo_attend_of(const struct sy_attn_dim *d, const struct sy_cache_dim *cache, bool bytes,
+                              struct sy_shape s)
 {
     struct mo_attend a = {.n_seq = s.seq,
                           .n_tok = s.tok,
@@ -54,12 +59,17 @@ struct mo_attend mo_attend_of(const struct sy_attn_dim *d, const struct sy_cache
                           .slots = 2,
                           .window = d->window,
                           .scale = d->scale,
-                          .softcap = d->softcap};
+                          .softcap = d->softcap,
+                          .bytes = bytes};
     for (a.g = 4; a.g < d->n_head / d->n_kv; a.g *= 2) continue;
     while (!pj_is_decode(s) && a.tile * a.g < TILE_ROWS && a.tile < s.tok) a.tile *= 2;
     a.heads = mo_attend_heads(a.n_kv, a.tile * a.g);
-    int64_t key_bytes = (int64_t)a.n_kv * a.d * 2 * 2, keys = (int64_t)a.n_table * a.block_len;
+    int64_t key_bytes = (int64_t)a.n_kv * a.d * 2 * (bytes ? 1 : 2), keys = (int64_t)a.n_table * a.block_len;
     for (a.fetch = 1; a.fetch * a.block_len < FETCH_KEYS_MIN; a.fetch *= 2) continue;
+    /* Of prompts work is what counts, not memory: smaller fetches compute fewer scores that the mask takes away, down
+     * to where one waits for another. */
+    int64_t most = pj_is_decode(s) ? FETCH_KEYS_MAX : a.n_kv > 2 ? FETCH_KEYS_MIN : 2 * FETCH_KEYS_MIN;
+    if (keys > most) keys = most;
     while (a.fetch * a.block_len * key_bytes < FETCH_BYTES && a.fetch * a.block_len < keys) a.fetch *= 2;
     return a;
 }
@@ -93,14 +103,15 @@ void lower_kernel_call(struct pj_hlo *h, struct mosaic *m, const int *operand, i
     sy_buf_release(&config);
 }
 
-int lower_kernel_attend(struct lower *l, const struct sy_node *n, int q, int keys, int vals)
+int lower_kernel_attend(struct lower *l, const struct sy_node *n, int q, const int *arrays)
 {
     struct pj_hlo *h = &l->h;
     const struct sy_attn_dim *d = &n->attr.attn;
     const struct sy_node *keeps = &l->node[n->in[3].id];
     struct sy_cache_dim cache = l->opt.cache;
     if (sy_state_is_apart(l->shape, keeps)) cache.n_block = cache.n_apart;
-    struct mo_attend a = mo_attend_of(d, &cache, l->shape);
+    bool bytes = l->opt.kv_elem == PJ_I8;
+    struct mo_attend a = mo_attend_of(d, &cache, bytes, l->shape);
     int64_t tok = l->shape.tok, group = d->n_head / d->n_kv;
     struct pj_type scalar = PJ_TYPE(PJ_I32, 1), rows = PJ_TYPE(PJ_I32, tok);
     int start = lower_field(l, SY_START);
@@ -110,14 +121,18 @@ int lower_kernel_attend(struct lower *l, const struct sy_node *n, int q, int key
     if (group < a.g) q = pj_pad_after(h, q, 2, a.g - group);
     q = pj_pad_after(h, q, 0, a.tile);
     /* Arrays of a layer that no kernel takes, whose keys this one reads, have heads apart. */
-    struct pj_type flat = PJ_TYPE(PJ_BF16, a.n_block, a.block_len, (int64_t)a.n_kv * a.d);
-    keys = pj_reshape(h, keys, 3, flat.dim);
-    vals = pj_reshape(h, vals, 3, flat.dim);
+    const int64_t flat[] = {a.n_block, a.block_len, (int64_t)a.n_kv * a.d};
+    int keys = pj_reshape(h, arrays[0], 3, flat), vals = pj_reshape(h, arrays[1], 3, flat);
+    int table = lower_field(l, sy_state_table(l->shape, keeps));
+    int operand[8] = {table, start, lower_field(l, SY_CTX), live, q, keys, vals};
+    if (bytes) {
+        int64_t fetches = sy_ceil_div(a.n_table, a.fetch), n_keys = fetches * a.fetch * a.block_len;
+        int blocks = PJ_RESHAPE(h, table, a.n_seq, a.n_table);
+        operand[7] = lower_q8_scales(l, d, arrays[2], blocks, n_keys);
+    }
     struct mosaic m;
     mo_init(&m, h->env);
     mo_attend(&m, &a);
-    const int operand[] = {
-        lower_field(l, sy_state_table(l->shape, keeps)), start, lower_field(l, SY_CTX), live, q, keys, vals};
     int y;
     lower_kernel_call(h, &m, operand, &y);
     y = pj_slice(h, pj_slice(h, y, 0, 0, tok), 2, 0, group);

@@ -16,7 +16,7 @@ enum kind { PLAIN, APART, SLOTS, KINDS }; /* blocks, those of layers with a wind
 
 /* The arrays of the kind that a node owns. */
 static int arrays_of(const struct sy_graph *g, const struct sy_node *n, const struct pj_lower_opt *o, enum kind kind,
-                     struct pj_type t[2])
+                     struct pj_type t[PJ_ARRAYS_MAX])
 {
     uint32_t n_node;
     const struct sy_node *node = sy_graph_nodes(g, &n_node);
@@ -24,20 +24,23 @@ static int arrays_of(const struct sy_graph *g, const struct sy_node *n, const st
     const struct sy_attn_dim *a = &n->attr.attn;
     const struct sy_scan_dim *s = &n->attr.scan;
     struct mo_delta delta;
-    int64_t n_block;
+    int64_t n_block, n_group;
+    int sides;
     switch (n->op) {
     case SY_OP_ATTEND:
         /* Without keys of its own: another layer's; of a later stage: the ranks' own layer of the first. */
         if (kind == SLOTS || !n->in[1].id || a->stage > 0) return 0;
         if (sy_state_is_apart(sy_graph_shape(g), &node[n->in[3].id]) != (kind == APART)) return 0;
         n_block = kind == APART ? c->n_apart : c->n_block;
-        if (lower_kernel_takes(n, o)) {
-            t[0] = t[1] = PJ_TYPE(o->kv_elem, n_block, c->block_len, (int64_t)a->n_kv * a->d_key);
-            return 2;
-        }
         t[0] = PJ_TYPE(o->kv_elem, n_block, c->block_len, a->n_kv, a->d_key);
         t[1] = PJ_TYPE(o->kv_elem, n_block, c->block_len, a->n_kv, a->d_val);
-        return a->shared ? 1 : 2;
+        if (lower_kernel_takes(n, o))
+            t[0] = t[1] = PJ_TYPE(o->kv_elem, n_block, c->block_len, (int64_t)a->n_kv * a->d_key);
+        sides = a->shared ? 1 : 2;
+        if (o->kv_elem != PJ_I8) return sides;
+        n_group = lower_q8_groups(a->n_kv, a->d_key) + (a->shared ? 0 : lower_q8_groups(a->n_kv, a->d_val));
+        t[sides] = PJ_TYPE(PJ_I8, n_block, c->block_len, 2 * n_group);
+        return sides + 1;
     case SY_OP_INDEX:
         t[0] = PJ_TYPE(o->kv_elem, c->n_block, runs_of(c->block_len, n->attr.index.every), 1, n->attr.index.d);
         return kind == PLAIN;
@@ -70,7 +73,7 @@ struct pj_arrays pj_state_arrays(const struct sy_graph *g, const struct pj_lower
     int n = 0, end[KINDS];
     for (enum kind kind = PLAIN; kind < KINDS; kind++) {
         for (uint32_t i = 1; i < n_node; i++) {
-            struct pj_type t[2];
+            struct pj_type t[PJ_ARRAYS_MAX];
             int own = arrays_of(g, &node[i], o, kind, t);
             if (own && first) first[state_operand(&node[i]).id] = n;
             for (int k = 0; k < own; k++, n++)
@@ -88,7 +91,7 @@ struct pj_bytes pj_state_bytes(const struct sy_graph *g, const struct pj_lower_o
     struct pj_bytes sum = {0};
     for (uint32_t i = 1; i < n_node; i++)
         for (enum kind kind = PLAIN; kind < KINDS; kind++) {
-            struct pj_type t[2];
+            struct pj_type t[PJ_ARRAYS_MAX];
             int own = arrays_of(g, &node[i], o, kind, t);
             double each = 0;
             for (int k = 0; k < own; k++) each += pj_type_device_bytes(&t[k]);
@@ -185,7 +188,8 @@ int lower_run_rows(struct lower *l, int32_t every)
 
 enum pj_elem lower_kv_elem(const struct lower *l)
 {
-    return l->opt.compute == SY_COMPUTE_BF16 && l->opt.kv_elem == PJ_BF16 ? PJ_BF16 : PJ_F32;
+    bool narrow = l->opt.kv_elem == PJ_BF16 || l->opt.kv_elem == PJ_I8;
+    return l->opt.compute == SY_COMPUTE_BF16 && narrow ? PJ_BF16 : PJ_F32;
 }
 
 struct runs lower_runs(struct lower *l, const struct sy_node *n, int64_t run_keys)

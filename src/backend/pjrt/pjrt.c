@@ -123,8 +123,6 @@ static sy_status check_opt(const struct sy_backend_opt *opt, struct sy_err *err)
                        opt->n_thread);
     if (opt->compute == SY_COMPUTE_INT8)
         return sy_fail(err, SY_ENOSUP, "--compute int8 is not supported by the pjrt backend; use auto, f32 or bf16");
-    if (opt->kv_dtype == SY_KV_Q8_0)
-        return sy_fail(err, SY_ENOSUP, "--kv-dtype q8_0 is not supported by the pjrt backend; use f32, bf16 or f16");
     if (opt->state_dtype == SY_STATE_PAIR)
         return sy_fail(err, SY_ENOSUP, "--state-dtype pair is not supported by the pjrt backend; use f32 or bf16");
     return SY_OK;
@@ -208,7 +206,8 @@ static void weights_bytes(const struct sy_weights *w, double *read_per_step, dou
 
 static struct pj_lower_opt lower_opt(const struct sy_backend *b, struct sy_cache_dim dim)
 {
-    static const enum pj_elem elem[] = {[SY_KV_F32] = PJ_F32, [SY_KV_BF16] = PJ_BF16, [SY_KV_F16] = PJ_F16};
+    static const enum pj_elem elem[] = {
+        [SY_KV_F32] = PJ_F32, [SY_KV_BF16] = PJ_BF16, [SY_KV_F16] = PJ_F16, [SY_KV_Q8_0] = PJ_I8};
     return (struct pj_lower_opt){.compute = b->compute,
                                  .kv_elem = elem[b->opt.kv_dtype],
                                  .state_elem = b->opt.state_dtype == SY_STATE_BF16 ? PJ_BF16 : PJ_F32,

@@ -102,12 +102,14 @@ struct pj_results {
     struct sy_experts_use experts;
 };
 /* The arrays of what a graph's sequences leave behind. First those of blocks, [n_block, block_len, heads, d]: keys
- * and values (which may be a part of the keys, and then have none) of each ATTEND that has its own, keys of each
- * INDEX. Then the same of blocks that are apart, [n_apart, ..]. Then those of slots: [n_slot, taps - 1, d] of each
- * CONV, [n_slot, heads, d_key, d_val] of each SCAN. type, and first by STATE node, may be NULL. */
+ * and values (which may be a part of the keys, and then have none) of each ATTEND that has its own, with scales where
+ * they are bytes (lower_q8.c), keys of each INDEX. Then the same of blocks that are apart, [n_apart, ..]. Then those
+ * of slots: [n_slot, taps - 1, d] of each CONV, [n_slot, heads, d_key, d_val] of each SCAN. type, and first by STATE
+ * node, may be NULL. */
 struct pj_arrays {
     int n_plain, n_block, n; /* blocks that are not apart; all blocks; all */
 };
+enum { PJ_ARRAYS_MAX = 3 }; /* of a node */
 struct pj_arrays pj_state_arrays(const struct sy_graph *, const struct pj_lower_opt *, struct pj_type *type,
                                  int *first);
 struct pj_bytes { /* of the arrays; window: of blocks of layers with a window, apart or not */

@@ -12,11 +12,12 @@ enum { SUMS = 128 }; /* a row's sum is kept in as many parts, and added up once 
 struct attend {
     struct mosaic *m;
     const struct mo_attend *a;
-    int table, start, ctx, live, q, k, v, out;          /* operands */
-    int qbuf, kbuf, vbuf, obuf, qsem, ksem, vsem, osem; /* scratch */
+    int table, start, ctx, live, q, k, v, scales, out;              /* operands */
+    int qbuf, kbuf, vbuf, sbuf, obuf, qsem, ksem, vsem, ssem, osem; /* scratch */
     int none, zero_acc, zero_score;
     int32_t keys, rows; /* of a fetch, of a tile */
     struct mo_type score, acc, column;
+    enum mo_elem elem; /* of the cache */
 };
 struct work { /* one tile: i32 values */
     int seq, token, pos, block, n_block, n_fetch, n_tile;
@@ -33,24 +34,29 @@ static void declare(struct attend *x)
     struct mosaic *m = x->m;
     const struct mo_attend *a = x->a;
     int32_t width = a->n_kv * a->d;
+    x->elem = a->bytes ? MO_I8 : MO_BF16;
     x->table = mo_prefetch(m, a->n_seq * a->n_table);
     x->start = mo_prefetch(m, a->n_seq + 1);
     x->ctx = mo_prefetch(m, a->n_seq);
     x->live = mo_prefetch(m, 1);
     struct mo_type query = MO_TYPE(MO_HBM, MO_BF16, a->n_tok + a->tile, a->n_kv, a->g, a->d);
     x->q = mo_input(m, query);
-    x->k = mo_input(m, MO_TYPE(MO_HBM, MO_BF16, a->n_block, a->block_len, width));
-    x->v = mo_input(m, MO_TYPE(MO_HBM, MO_BF16, a->n_block, a->block_len, width));
+    x->keys = a->fetch * a->block_len;
+    x->k = mo_input(m, MO_TYPE(MO_HBM, x->elem, a->n_block, a->block_len, width));
+    x->v = mo_input(m, MO_TYPE(MO_HBM, x->elem, a->n_block, a->block_len, width));
+    int32_t n_fetch = (a->n_table + a->fetch - 1) / a->fetch;
+    if (a->bytes) x->scales = mo_input(m, MO_TYPE(MO_HBM, MO_F32, a->n_seq, 2 * a->n_kv, n_fetch * x->keys));
     x->out = mo_output(m, query);
     x->qbuf = mo_scratch(m, MO_TYPE(MO_VMEM, MO_BF16, 2, a->tile, a->n_kv, a->g, a->d));
-    x->kbuf = mo_scratch(m, MO_TYPE(MO_VMEM, MO_BF16, a->slots, a->fetch, a->block_len, width));
-    x->vbuf = mo_scratch(m, MO_TYPE(MO_VMEM, MO_BF16, a->slots, a->fetch, a->block_len, width));
+    x->kbuf = mo_scratch(m, MO_TYPE(MO_VMEM, x->elem, a->slots, a->fetch, a->block_len, width));
+    x->vbuf = mo_scratch(m, MO_TYPE(MO_VMEM, x->elem, a->slots, a->fetch, a->block_len, width));
+    if (a->bytes) x->sbuf = mo_scratch(m, MO_TYPE(MO_VMEM, MO_F32, a->slots, 2 * a->n_kv, x->keys));
     x->obuf = mo_scratch(m, MO_TYPE(MO_VMEM, MO_BF16, a->tile, a->n_kv, a->g, a->d));
     x->qsem = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, 2));
     x->ksem = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, a->slots));
     x->vsem = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, a->slots));
+    if (a->bytes) x->ssem = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, a->slots));
     x->osem = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, 1));
-    x->keys = a->fetch * a->block_len;
     x->rows = a->tile * a->g;
     x->score = MO_VEC(MO_F32, x->rows, x->keys);
     x->acc = MO_VEC(MO_F32, x->rows, a->d);
@@ -92,8 +98,20 @@ static int blocks_of(struct attend *x, const struct work *w, int fetch)
     return mo_min(x->m, mo_sub(x->m, w->n_block, first), num(x, x->a->fetch));
 }
 
+/* The scales of a fetch, by position: asked for, or waited for. */
+static void scales(struct attend *x, bool start, int seq, int fetch, int slot)
+{
+    struct mosaic *m = x->m;
+    const struct mo_attend *a = x->a;
+    const int from[] = {seq, -1, mo_multiple(m, mo_times(m, fetch, x->keys), x->keys)};
+    int part = mo_part(m, x->scales, from, MO_TYPE(MO_HBM, MO_F32, 1, 2 * a->n_kv, x->keys), 1);
+    int to = MO_AT(m, x->sbuf, slot), sem = MO_AT(m, x->ssem, slot);
+    if (start) mo_copy_start(m, part, to, sem);
+    else mo_copy_wait(m, part, to, sem);
+}
+
 /* Asks for the blocks of a tile's fetch. What no block is written to in a slot's first use is cleared: a masked key
- * has weight 0, but 0 times whatever the memory held may be NaN. */
+ * has weight 0, but 0 times whatever the memory held may be NaN, if those are no bytes. */
 static void fetch_start(struct attend *x, const struct work *w, int fetch, int count)
 {
     struct mosaic *m = x->m;
@@ -107,6 +125,10 @@ static void fetch_start(struct attend *x, const struct work *w, int fetch, int c
     mo_copy_start(m, MO_AT(m, x->k, block), MO_AT(m, x->kbuf, slot, i), ksem);
     mo_copy_start(m, MO_AT(m, x->v, block), MO_AT(m, x->vbuf, slot, i), vsem);
     mo_for_end(m, NULL, NULL, 0);
+    if (a->bytes) {
+        scales(x, true, w->seq, fetch, slot);
+        return;
+    }
     mo_if(m, mo_compare(m, "slt", count, num(x, a->slots)));
     i = mo_for(m, n, num(x, a->fetch), NULL, 0);
     int zero = mo_splat(m, MO_VEC(MO_BF16, 1, 1, a->block_len, a->n_kv * a->d), 0);
@@ -147,8 +169,17 @@ static int keys_of(struct attend *x, int buffer, int slot, int32_t head)
 {
     const struct mo_attend *a = x->a;
     const int at[] = {slot, -1, -1, num(x, head * a->d)};
-    int v = mo_load(x->m, buffer, at, MO_VEC(MO_BF16, 1, a->fetch, a->block_len, a->d));
-    return MO_RESHAPE(x->m, v, x->keys, a->d);
+    int v = mo_load(x->m, buffer, at, MO_VEC(x->elem, 1, a->fetch, a->block_len, a->d));
+    return mo_convert(x->m, MO_RESHAPE(x->m, v, x->keys, a->d), MO_BF16);
+}
+
+/* x [rows, keys] with each column scaled: row `row` of the scales. */
+static int scaled(struct attend *x, int v, int slot, int32_t row)
+{
+    if (!x->a->bytes) return v;
+    const int at[] = {slot, num(x, row), -1};
+    int s = MO_RESHAPE(x->m, mo_load(x->m, x->sbuf, at, MO_VEC(MO_F32, 1, 1, x->keys)), 1, x->keys);
+    return op(x, "arith.mulf", v, mo_broadcast(x->m, s, x->score));
 }
 
 /* Which keys (columns, the first at position key0) each row sees. */
@@ -173,7 +204,7 @@ static int scores(struct attend *x, int q, int slot, int32_t head, int mask)
 {
     struct mosaic *m = x->m;
     const struct mo_attend *a = x->a;
-    int s = mo_product(m, q, keys_of(x, x->kbuf, slot, head), true, x->zero_score);
+    int s = scaled(x, mo_product(m, q, keys_of(x, x->kbuf, slot, head), true, x->zero_score), slot, head);
     double scale = (double)a->scale;
     if (a->softcap > 0) {
         s = op(x, "arith.mulf", s, mo_splat(m, x->score, scale / (double)a->softcap));
@@ -204,6 +235,7 @@ static void one_fetch(struct attend *x, const struct work *w, const int *q, int 
     int mask = mask_of(x, w, mo_times(x->m, block, a->block_len));
     fetch_wait(x, x->k, x->kbuf, x->ksem, slot, n);
     fetch_wait(x, x->v, x->vbuf, x->vsem, slot, n); /* here: a wait further down keeps work from moving past it */
+    if (a->bytes) scales(x, false, num(x, 0), num(x, 0), slot);
     for (int32_t h0 = 0; h0 < a->n_kv; h0 += a->heads) {
         int32_t h1 = h0 + a->heads < a->n_kv ? h0 + a->heads : a->n_kv;
         for (int32_t h = h0; h < h1; h++) s[h] = scores(x, q[h], slot, h, mask);
@@ -215,7 +247,8 @@ static void one_fetch(struct attend *x, const struct work *w, const int *q, int 
         }
         for (int32_t h = h0; h < h1; h++) {
             int v = keys_of(x, x->vbuf, slot, h);
-            y[h] = mo_product(m, mo_convert(m, p[h], MO_BF16), v, false, x->zero_acc);
+            int part = mo_convert(m, scaled(x, p[h], slot, a->n_kv + h), MO_BF16);
+            y[h] = mo_product(m, part, v, false, x->zero_acc);
         }
         for (int32_t h = h0; h < h1; h++) {
             int sum = op(x, "arith.mulf", mo_broadcast(m, keep[h], sums), head[h].sum);
@@ -302,6 +335,7 @@ void mo_attend(struct mosaic *m, const struct mo_attend *a)
 {
     struct attend x = {.m = m, .a = a};
     sy_assert(3 * a->n_kv <= MO_CARRY_MAX && a->slots >= 2 && a->fetch * a->block_len % SUMS == 0 && a->d % 128 == 0);
+    sy_assert(!a->bytes || (a->window <= 0 && a->block_len % 32 == 0));
     declare(&x);
     int zero = num(&x, 0), live = mo_get(m, x.live, zero), carry[2] = {zero, zero};
     int any = mo_compare(m, "sgt", live, zero);

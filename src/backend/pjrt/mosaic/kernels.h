@@ -15,7 +15,9 @@ enum { MO_VMEM_BYTES = 60 << 20 }; /* that a kernel may take: a tpu7x has 64 MiB
  *   start i32 [n_seq + 1]: the first token of each sequence
  *   ctx i32 [n_seq]: its length once the step has run
  *   live i32 [1]: sequences that have tokens; they come first
- *   q bf16 [n_tok + tile, n_kv, g, d]; k, v bf16 [n_block, block_len, n_kv * d]
+ *   q bf16 [n_tok + tile, n_kv, g, d]; k, v [n_block, block_len, n_kv * d], bf16 or, of bytes, i8
+ *   of bytes: scales f32 [n_seq, 2 * n_kv, keys], of the keys of each position and of the values, by position; keys:
+ *   n_table * block_len, and as many more as whole fetches take
  * Result: bf16 like q; only rows of tokens are meant, others hold anything. */
 struct mo_attend {
     int32_t n_seq, n_tok, n_table, n_block, block_len, n_kv;
@@ -27,11 +29,12 @@ struct mo_attend {
     int32_t heads; /* key heads worked on side by side, so that their latencies overlap */
     int32_t window;
     float scale, softcap; /* softcap, window 0: none */
+    bool bytes;           /* blocks of 32 positions or more then, and no window */
 };
 void mo_attend(struct mosaic *, const struct mo_attend *);
 /* The kernel of a bucket, with how much it takes at once; heads side by side of tiles of that many rows.
  * (lower_kernel.c) */
-struct mo_attend mo_attend_of(const struct sy_attn_dim *, const struct sy_cache_dim *, struct sy_shape);
+struct mo_attend mo_attend_of(const struct sy_attn_dim *, const struct sy_cache_dim *, bool bytes, struct sy_shape);
 int32_t mo_attend_heads(int32_t n_kv, int32_t rows);
 
 /* Experts of a mixture (Gale et al., arXiv:2211.15841, group rows the same way): for each row of expert e,

@@ -28,6 +28,7 @@ static struct mo_attend attend_of(const struct sy_attend_shape *s)
     for (a.g = 4; a.g < s->n_group; a.g *= 2) continue;
     a.tile = s->tile;
     a.window = s->window;
+    a.bytes = s->elem_bytes == 1;
     a.fetch = s->fetch / s->block_len;
     a.slots = 2;
     a.heads = mo_attend_heads(a.n_kv, a.tile * a.g);
@@ -59,7 +60,7 @@ static sy_status attend_twin_program(const struct sy_env *env, const struct sy_a
 {
     enum { Q = 1, K, V, STATE, ATTEND, N };
     struct mo_attend a = attend_of(s);
-    int val[N], kv[2], first[N] = {0}, result[3];
+    int val[N], kv[PJ_ARRAYS_MAX], first[N] = {0}, result[PJ_ARRAYS_MAX + 1], n_kv = s->elem_bytes == 1 ? 3 : 2;
     struct sy_node node[N] = {[ATTEND] = {.op = SY_OP_ATTEND, .in = {{Q}, {K}, {V}, {STATE}}}};
     node[ATTEND].attr.attn = (struct sy_attn_dim){.n_head = s->n_kv * s->n_group,
                                                   .n_kv = s->n_kv,
@@ -68,10 +69,10 @@ static sy_status attend_twin_program(const struct sy_env *env, const struct sy_a
                                                   .window = s->window,
                                                   .scale = 0.1F};
     struct lower l = {
-        .node = node, .n_node = N, .val = val, .kv = kv, .first = first, .n_kv = 2, .entry_of_token = -1};
+        .node = node, .n_node = N, .val = val, .kv = kv, .first = first, .n_kv = n_kv, .entry_of_token = -1};
     l.shape = (struct sy_shape){a.n_tok, s->n_seq, a.n_table, s->n_seq, 0};
     l.opt = (struct pj_lower_opt){.compute = SY_COMPUTE_BF16,
-                                  .kv_elem = PJ_BF16,
+                                  .kv_elem = a.bytes ? PJ_I8 : PJ_BF16,
                                   .cache = {.block_len = s->block_len, .n_block = a.n_block, .n_slot = 1},
                                   .n_rank = 1};
     int64_t n_step = 0;
@@ -82,14 +83,16 @@ static sy_status attend_twin_program(const struct sy_env *env, const struct sy_a
     pj_hlo_init(&l.h, env);
     l.step = pj_arg(&l.h, PJ_TYPE(PJ_I32, n_step), -1);
     l.opt.kernels = kernels ? SY_KERNELS_ALL : 0;
-    struct pj_type array = kernels ? PJ_TYPE(PJ_BF16, a.n_block, s->block_len, (int64_t)s->n_kv * s->d)
-                                   : PJ_TYPE(PJ_BF16, a.n_block, s->block_len, s->n_kv, s->d);
+    struct pj_type array = PJ_TYPE(l.opt.kv_elem, a.n_block, s->block_len, s->n_kv, s->d);
+    if (kernels) array = PJ_TYPE(l.opt.kv_elem, a.n_block, s->block_len, (int64_t)s->n_kv * s->d);
     for (int i = 0; i < 2; i++) kv[i] = pj_arg(&l.h, array, i);
+    int64_t n_group = lower_q8_groups(s->n_kv, s->d);
+    if (a.bytes) kv[2] = pj_arg(&l.h, PJ_TYPE(PJ_I8, a.n_block, s->block_len, 4 * n_group), 2);
     for (int i = Q; i <= V; i++)
         val[i] = pj_arg(&l.h, PJ_TYPE(PJ_F32, a.n_tok, (int64_t)s->n_kv * (i == Q ? s->n_group : 1) * s->d), -1);
-    result[2] = lower_attend(&l, &node[ATTEND]);
-    memcpy(result, kv, sizeof kv);
-    sy_status st = pj_hlo_end(&l.h, 1, result, 3, out, err);
+    result[n_kv] = lower_attend(&l, &node[ATTEND]);
+    memcpy(result, kv, (size_t)n_kv * sizeof *kv);
+    sy_status st = pj_hlo_end(&l.h, 1, result, n_kv + 1, out, err);
     pj_hlo_release(&l.h);
     return st;
 }
@@ -170,9 +173,12 @@ struct sy_attend_use sy_attend_use_of(const struct sy_graph *g, const struct sy_
 {
     uint32_t n_node;
     const struct sy_node *node = sy_graph_nodes(g, &n_node);
+    bool bytes = o->kv_dtype == SY_KV_Q8_0;
     struct pj_lower_opt lo = {.compute = o->compute,
                               .attend_bf16 = o->attend_bf16,
-                              .kv_elem = o->kv_dtype == SY_KV_BF16 ? PJ_BF16 : PJ_F32,
+                              .kv_elem = bytes                       ? PJ_I8
+                                         : o->kv_dtype == SY_KV_BF16 ? PJ_BF16
+                                                                     : PJ_F32,
                               .cache = o->cache,
                               .kernels = o->kernels};
     struct sy_shape s = sy_graph_shape(g);
@@ -185,7 +191,7 @@ struct sy_attend_use sy_attend_use_of(const struct sy_graph *g, const struct sy_
             u.why = u.n_plain++ ? u.why : why;
             continue;
         }
-        struct mo_attend a = mo_attend_of(d, &o->cache, s);
+        struct mo_attend a = mo_attend_of(d, &o->cache, bytes, s);
         struct sy_attend_shape one = {.n_seq = s.seq,
                                       .n_new = 1,
                                       .n_keys = s.block * a.block_len,
@@ -195,7 +201,8 @@ struct sy_attend_use sy_attend_use_of(const struct sy_graph *g, const struct sy_
                                       .block_len = a.block_len,
                                       .window = d->window,
                                       .tile = a.tile,
-                                      .fetch = a.fetch * a.block_len};
+                                      .fetch = a.fetch * a.block_len,
+                                      .elem_bytes = bytes ? 1 : 2};
         if (!pj_is_decode(s)) { /* one prompt from its start */
             one.n_seq = 1;
             one.n_new = s.tok;
@@ -377,7 +384,7 @@ sy_status sy_attend_cost(const struct sy_env *env, const char *plugin, const str
     sy_status st = mo_schedule(env, plugin, t, &m, &k, err);
     if (st) return st;
     if (!attend_loops(k.loop, k.n, &a, out)) return mo_schedule_unknown(err);
-    double bytes = 2.0 * s->fetch * s->n_kv * s->d * 2, fetches, tiles;
+    double key = a.bytes ? s->d + 4 : 2 * s->d, bytes = 2.0 * s->fetch * s->n_kv * key, fetches, tiles;
     count_work(s, &fetches, &tiles);
     out->compile_s = k.compile_s;
     out->memory = bytes / t->hbm_bytes_s * t->clock_hz;

@@ -9,6 +9,7 @@ struct sy_attend_shape {
     int32_t window;                                            /* 0: none */
     int32_t tile;                                              /* queries taken at once */
     int32_t fetch;                                             /* keys fetched at once, a multiple of block_len */
+    int32_t elem_bytes;                                        /* of the cache: 2, or 1 for q8_0 */
 };
 struct sy_attend_cost {        /* cycles */
     double fetch, block, tile; /* arithmetic of a fetch; asking for one block; a tile besides its fetches */
