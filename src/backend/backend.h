@@ -103,7 +103,7 @@ static inline float sy_weight_value(enum sy_wmap map, const struct sy_tensor *t,
     switch (map) {
     case SY_AS_IS: break;
     case SY_PLUS_ONE: return t->norm_plus_one ? x : x + 1;
-    case SY_NEG_EXP: return -expf(x);
+    case SY_NEG_EXP: return t->neg_exp ? x : -expf(x);
     }
     return x;
 }

@@ -35,6 +35,7 @@ struct sy_tensor {
      * Of a bias (n_dim 1) the elements are the rows. */
     int32_t head_rows;
     bool norm_plus_one; /* the (1+w) offset of Gemma-like norms is already added in the file */
+    bool neg_exp;       /* the file holds -exp(w) */
     /* A part of a stored tensor, where it lies: bytes from row to row and from element to element. 0: rows follow
      * each other, elements too; col_bytes only of formats of one element a block. */
     int64_t row_bytes, col_bytes;

@@ -77,9 +77,9 @@ static sy_status plan_one(struct writer *w, const struct sy_tensor *t, struct it
     if (t->col_bytes || t->part_step > 1 || t->row_bytes)
         return sy_fail(w->w.err, SY_ENOSUP, "tensor '%s': experts that share one tensor cannot be converted",
                        t->file_name);
-    if (t->norm_plus_one)
-        return sy_fail(w->w.err, SY_ENOSUP, "tensor '%s': the file adds 1 to it, which cannot be undone without loss",
-                       t->file_name);
+    if (t->norm_plus_one || t->neg_exp)
+        return sy_fail(w->w.err, SY_ENOSUP, "tensor '%s': the file %s, which cannot be undone without loss",
+                       t->file_name, t->neg_exp ? "holds its exponential" : "adds 1 to it");
     bool quantise = w->w.opt->to != SY_CONVERT_STORED && is_linear(t);
     const char *name = t->format->name;
     it->kind = quantise                 ? kind_of(w->w.opt->to)

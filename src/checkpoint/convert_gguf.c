@@ -1,5 +1,6 @@
 /* convert_gguf.c - one GGUF, tensor after tensor, a few rows at a time: of another GGUF, whose metadata stays as it
  * is, or of a folder. Shards become one file. Format: ggml-org/ggml, docs/gguf.md, version 3. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +16,7 @@ struct out { /* a tensor to write */
     int n_dim;
     int64_t dim[4], rows, cols; /* rows of a part */
     int64_t head_rows;          /* heads whose rows are stored as rope pairs; 0: none */
-    bool plus_one;              /* 1 is added */
+    bool plus_one, neg_exp;     /* 1 is added; -exp() is taken */
     uint64_t at;
 };
 static uint64_t bytes_of(const struct out *o)
@@ -29,7 +30,8 @@ struct writer {
     size_t n_out;
     struct sy_gguf_made made; /* of a folder; kv is empty of a GGUF */
     const struct sy_gguf_arch *arch;
-    float *row;         /* [2][cols_max]: what was, what has become of it */
+    bool dense;         /* the model has no experts */
+    float *row, *all;   /* [2][cols_max]: what was, what has become of it; a whole vector */
     unsigned char *raw; /* a row in blocks */
     size_t align;
 };
@@ -152,7 +154,7 @@ static sy_status name_all(struct writer *w, struct named *named, size_t *n)
         char gguf[NAME_BYTES_MAX];
         x->t = &c->tensor[i];
         if (sy_names_ignorable(x->t->name, c->config)) continue;
-        x->rule = sy_names_back(w->arch, x->t->name, gguf, sizeof gguf, &x->layer, &x->expert);
+        x->rule = sy_names_back(w->arch, w->dense, x->t->name, gguf, sizeof gguf, &x->layer, &x->expert);
         if (!x->rule)
             return sy_fail(w->w.err, SY_ENOSUP, "tensor '%s': has no name in a GGUF of '%s'", x->t->file_name,
                            w->arch->name);
@@ -165,7 +167,7 @@ static sy_status name_all(struct writer *w, struct named *named, size_t *n)
 }
 
 /* Shape of a part as GGUF has it: what names.c does to it, undone. */
-static void shape(struct out *o, const struct sy_tensor *t, unsigned flags)
+static void shape(struct out *o, const struct sy_tensor *t, unsigned flags, int64_t n_group)
 {
     o->n_dim = t->n_dim;
     memcpy(o->dim, t->dim, sizeof o->dim);
@@ -178,6 +180,12 @@ static void shape(struct out *o, const struct sy_tensor *t, unsigned flags)
         o->dim[1] = o->dim[2];
     }
     if (o->n_dim == 0) o->n_dim = 1;
+    if ((flags & SY_NAME_COLUMN) && o->n_dim == 1) o->n_dim = 2; /* dim[1] is 1 */
+    if ((flags & SY_NAME_GROUPS) && o->n_dim == 1 && n_group > 0 && o->dim[0] % n_group == 0) {
+        o->n_dim = 2;
+        o->dim[1] = o->dim[0] / n_group;
+        o->dim[0] = n_group;
+    }
     o->rows = 1;
     for (int d = 0; d + 1 < o->n_dim; d++) o->rows *= o->dim[d];
     o->cols = o->dim[o->n_dim - 1];
@@ -198,12 +206,13 @@ static sy_status plan_one(struct writer *w, const struct named *x, size_t n, str
             return sy_fail(w->w.err, SY_ENOSUP, "tensor '%s': experts of different shapes or formats become no GGUF",
                            x[i].t->file_name);
     }
-    shape(o, t, x->rule->flags);
+    shape(o, t, x->rule->flags, sy_gguf_ssm_groups(w->w.c->config));
     if (x->expert >= 0 && o->n_dim < 4) {
         memmove(o->dim + 1, o->dim, 3 * sizeof *o->dim);
         o->dim[0] = (int64_t)n;
         o->n_dim++;
     }
+    o->neg_exp = x->rule->flags & SY_NAME_NEG_EXP;
     o->plus_one = (x->rule->flags & SY_NAME_NORM) && w->arch->norm_plus_one && ends(x->name, ".weight");
     if ((x->rule->flags & SY_NAME_ROPE) && w->arch->rope_pairs) {
         int64_t hidden = sy_json_int(sy_json_get(w->w.c->config, "hidden_size"), 0);
@@ -262,9 +271,11 @@ static sy_status place(struct writer *w)
         w->w.res->n_quantised +=
             w->w.opt->to != SY_CONVERT_STORED && o->to->block_len > 1 && o->to != o->part[0]->format;
         if (o->cols > cols_max) cols_max = o->cols;
+        if (o->part[0]->n_dim == 1 && o->part[0]->dim[0] > cols_max) cols_max = o->part[0]->dim[0];
     }
     w->w.res->bytes = w->w.total;
-    w->row = sy_arena_array(&w->w.mem, 2 * (size_t)cols_max, sizeof *w->row);
+    w->row = sy_arena_array(&w->w.mem, 3 * (size_t)cols_max, sizeof *w->row);
+    w->all = w->row ? w->row + 2 * cols_max : NULL;
     w->raw = sy_arena_get(&w->w.mem, 4 * (size_t)cols_max + 512);
     return w->row && w->raw ? SY_OK : sy_convert_nomem(&w->w);
 }
@@ -323,11 +334,12 @@ static void write_row(struct writer *w, const struct out *o, const struct sy_ten
 {
     int64_t k = o->cols;
     float *x = w->row, *y = x + k;
-    if (t->n_dim > 1 && o->n_dim > 1) sy_tensor_floats(t, row_of(o, r), x);
-    else { /* of a vector the elements are the rows */ sy_tensor_floats(t, 0, y);
-        for (int64_t i = 0; i < k; i++) x[i] = y[row_of(o, i)];
+    if (t->n_dim > 1) sy_tensor_floats(t, row_of(o, r), x);
+    else { /* of a vector the elements are the rows, or it becomes some */ sy_tensor_floats(t, 0, w->all);
+        for (int64_t i = 0; i < k; i++) x[i] = w->all[row_of(o, r * k + i)];
     }
     for (int64_t i = 0; o->plus_one && i < k; i++) x[i] += 1;
+    for (int64_t i = 0; o->neg_exp && i < k; i++) x[i] = -expf(x[i]);
     o->to->quantise(x, w->raw, k);
     if (o->to->block_len > 1) {
         o->to->dequant(w->raw, y, k);
@@ -348,7 +360,7 @@ static void write_tensor(struct writer *w, const struct out *o)
     for (size_t p = 0; p < o->n_part && !w->w.err->code; p++) {
         const struct sy_tensor *t = o->part[p];
         bool as_it_lies = o->to == t->format && t->data && !t->row_bytes && !t->col_bytes && !t->head_rows;
-        if (as_it_lies && !o->head_rows && !o->plus_one) {
+        if (as_it_lies && !o->head_rows && !o->plus_one && !o->neg_exp) {
             put(w, t->data, t->n_bytes);
         } else {
             for (int64_t r = 0; r < o->rows && !w->w.err->code; r++) write_row(w, o, t, r);
@@ -394,7 +406,8 @@ static sy_status write_all(struct writer *w, const char *path, uint32_t file_typ
 static sy_status open_arch(struct writer *w)
 {
     const char *name = sy_json_text(sy_json_at(sy_json_get(w->w.c->config, "architectures"), 0));
-    w->arch = name ? sy_gguf_arch_of_class(name) : NULL;
+    w->dense = sy_gguf_experts(w->w.c->config) == 0;
+    w->arch = name ? sy_gguf_arch_of_class(name, !w->dense) : NULL;
     return w->arch ? SY_OK
                    : sy_fail(w->w.err, SY_ENOSUP, "'%s': how a GGUF holds a '%s' is not known", w->w.c->path,
                              name ? name : "");

@@ -92,6 +92,74 @@ static const struct sy_key_rule mla_keys[] = {
     {NULL, NULL, SY_KEY_INT, false},
 };
 
+static const struct sy_key_rule delta_keys[] = {
+    {"ssm.conv_kernel", "linear_conv_kernel_dim", SY_KEY_INT, true},
+    {"ssm.state_size", "linear_key_head_dim", SY_KEY_INT, true},
+    {"ssm.group_count", "linear_num_key_heads", SY_KEY_INT, true},
+    {"ssm.time_step_rank", "linear_num_value_heads", SY_KEY_INT, true},
+    {"full_attention_interval", "full_attention_interval", SY_KEY_INT, false},
+    {NULL, NULL, SY_KEY_INT, false},
+};
+static const struct sy_key_rule llama4_keys[] = {
+    {"expert_count", "num_local_experts", SY_KEY_INT, true},
+    {"expert_used_count", "num_experts_per_tok", SY_KEY_INT, true},
+    {"expert_feed_forward_length", "intermediate_size", SY_KEY_INT, true},
+    {"interleave_moe_layer_step", "interleave_moe_layer_step", SY_KEY_INT, true},
+    {"attention.temperature_length", "floor_scale", SY_KEY_INT, false},
+    {"attention.temperature_scale", "attn_scale", SY_KEY_NUM, false},
+    {NULL, NULL, SY_KEY_INT, false},
+};
+/* All that a model of nothing but mixers has. */
+static const struct sy_key_rule mamba2_keys[] = {
+    {"embedding_length", "hidden_size", SY_KEY_INT, true},
+    {"context_length", "max_position_embeddings", SY_KEY_INT, true},
+    {"attention.layer_norm_rms_epsilon", "layer_norm_epsilon", SY_KEY_NUM, true},
+    {"ssm.conv_kernel", "conv_kernel", SY_KEY_INT, true},
+    {"ssm.state_size", "state_size", SY_KEY_INT, true},
+    {"ssm.time_step_rank", "num_heads", SY_KEY_INT, true},
+    {"ssm.group_count", "n_groups", SY_KEY_INT, true},
+    {NULL, NULL, SY_KEY_INT, false},
+};
+static const struct sy_key_rule nemotron_h_keys[] = {
+    {"ssm.conv_kernel", "conv_kernel", SY_KEY_INT, true},
+    {"ssm.state_size", "ssm_state_size", SY_KEY_INT, true},
+    {"ssm.time_step_rank", "mamba_num_heads", SY_KEY_INT, true},
+    {"ssm.group_count", "n_groups", SY_KEY_INT, true},
+    {"attention.layer_norm_rms_epsilon", "layer_norm_epsilon", SY_KEY_NUM, true},
+    {"expert_shared_feed_forward_length", "moe_shared_expert_intermediate_size", SY_KEY_INT, false},
+    {NULL, NULL, SY_KEY_INT, false},
+};
+static const struct sy_key_rule granite_hybrid_keys[] = {
+    {"ssm.conv_kernel", "mamba_d_conv", SY_KEY_INT, true},
+    {"ssm.state_size", "mamba_d_state", SY_KEY_INT, true},
+    {"ssm.time_step_rank", "mamba_n_heads", SY_KEY_INT, true},
+    {"ssm.group_count", "mamba_n_groups", SY_KEY_INT, true},
+    {"expert_count", "num_local_experts", SY_KEY_COUNT, false},
+    {"expert_used_count", "num_experts_per_tok", SY_KEY_COUNT, false},
+    {"expert_shared_feed_forward_length", "shared_intermediate_size", SY_KEY_INT, false},
+    {NULL, NULL, SY_KEY_INT, false},
+};
+
+/* Of a hybrid's layers, where the others have 0; same: all that have more must have as much. */
+static int64_t most_of_layers(struct build *b, const char *key, bool same)
+{
+    const struct sy_gguf_kv *kv = sy_gguf_find(&b->m, key);
+    int64_t most = 0;
+    if (!kv || kv->type != SY_GGUF_ARRAY) return sy_gguf_int(&b->m, key, 1, INT32_MAX);
+    if ((kv->elem != SY_GGUF_I32 && kv->elem != SY_GGUF_U32) || kv->n != (uint64_t)b->d->n_layer)
+        sy_gguf_refuse(&b->m, SY_EFORMAT, "key '%s': expected an integer for each of %lld layers", key,
+                       (long long)b->d->n_layer);
+    for (uint64_t i = 0; !b->m.st && i < kv->n; i++) {
+        int64_t v = sy_gguf_elem_int(kv, i);
+        if (v < 0 || (same && v > 0 && most > 0 && v != most))
+            sy_gguf_refuse(&b->m, SY_ENOSUP,
+                           "key '%s': expected 0 or the same number in every layer, found %lld in layer %llu", key,
+                           (long long)v, (unsigned long long)i);
+        if (v > most) most = v;
+    }
+    return most > 0 ? most : 1;
+}
+
 static void put_keys(struct build *b, const struct sy_key_rule *r)
 {
     for (; r->gguf; r++) {
@@ -100,6 +168,7 @@ static void put_keys(struct build *b, const struct sy_key_rule *r)
         if (r->type == SY_KEY_NUM) put_num(b, r->hf, sy_gguf_num(&b->m, key, 0, 1e30));
         else if (r->type <= SY_KEY_COUNT)
             put_int(b, r->hf, sy_gguf_int(&b->m, key, r->type == SY_KEY_INT, INT32_MAX));
+        else if (b->arch->hybrid) put_int(b, r->hf, most_of_layers(b, key, false));
         else put_int(b, r->hf, sy_gguf_int_layers(&b->m, key, b->d->n_layer, 1, INT32_MAX));
     }
 }
@@ -457,32 +526,154 @@ static void lfm2_keys(struct build *b)
     put_bool(b, "use_expert_bias", true);
 }
 
+/* The layer that has t as its `tail`; -1: none. */
+static int64_t layer_with(const struct build *b, const struct sy_tensor *t, const char *tail)
+{
+    const char *p = t->name;
+    int64_t layer = 0;
+    if (strncmp(p, "blk.", 4)) return -1;
+    for (p += 4; *p >= '0' && *p <= '9' && layer < b->d->n_layer; p++) layer = 10 * layer + (*p - '0');
+    return *p == '.' && layer < b->d->n_layer && !strcmp(p + 1, tail) ? layer : -1;
+}
+
+/* A tensor that some layer has, or NULL. */
+static const struct sy_tensor *any_layers(const struct build *b, const char *tail)
+{
+    for (size_t i = 0; i < b->m.g->n_raw; i++)
+        if (layer_with(b, &b->m.g->raw[i], tail) >= 0) return &b->m.g->raw[i];
+    return NULL;
+}
+
+/* What layers are, by their tensors: a list of types. */
+struct layer_sign {
+    const char *tail, *type;
+};
+static void put_layer_types(struct build *b, const char *name, const char *otherwise, const struct layer_sign *sign,
+                            size_t n)
+{
+    const char *type[SY_CKPT_LAYERS_MAX];
+    for (int64_t l = 0; l < b->d->n_layer; l++) type[l] = otherwise;
+    for (size_t i = 0; i < b->m.g->n_raw; i++)
+        for (size_t k = 0; k < n; k++) {
+            int64_t l = layer_with(b, &b->m.g->raw[i], sign[k].tail);
+            if (l >= 0) type[l] = sign[k].type;
+        }
+    struct sy_json *list = sy_json_new_array();
+    for (int64_t l = 0; l < b->d->n_layer; l++)
+        if (!sy_json_push_take(list, sy_json_new_text(type[l], strlen(type[l])))) b->nomem = true;
+    put(b, b->o, name, list);
+}
+
+/* Columns of a head of a state-space mixer: the inner size over the number of heads. */
+static int64_t ssm_head(struct build *b)
+{
+    int64_t n = sy_gguf_int(&b->m, own(b, "ssm.time_step_rank"), 1, INT32_MAX);
+    int64_t inner = sy_gguf_int(&b->m, own(b, "ssm.inner_size"), 1, INT32_MAX);
+    if (inner % n)
+        sy_gguf_refuse(&b->m, SY_EFORMAT, "key '%s': expected a multiple of the %lld heads, found %lld", b->key,
+                       (long long)n, (long long)inner);
+    return inner / n;
+}
+
+static void qwen3_next_keys(struct build *b)
+{
+    qwen_moe_only(b);
+    put_int(b, "linear_value_head_dim", ssm_head(b));
+    put_bool(b, "linear_qkvz_split", any_layers(b, "attn_qkv.weight") != NULL);
+}
+
+static void mamba2_more(struct build *b)
+{
+    put_int(b, "head_dim", ssm_head(b));
+    put_bool(b, "use_bias", any_layers(b, "ssm_in.bias") != NULL);
+    put_bool(b, "use_conv_bias", any_layers(b, "ssm_conv1d.bias") != NULL);
+}
+
+static void nemotron_h_more(struct build *b)
+{
+    static const struct layer_sign signs[] = {
+        {"ssm_in.weight", "mamba"}, {"attn_q.weight", "attention"}, {"ffn_gate_inp.weight", "moe"}};
+    put_layer_types(b, "layers_block_type", "mlp", signs, SY_COUNT(signs));
+    put_int(b, "mamba_head_dim", ssm_head(b));
+    put_bool(b, "mamba_proj_bias", any_layers(b, "ssm_in.bias") != NULL);
+    put_bool(b, "use_conv_bias", any_layers(b, "ssm_conv1d.bias") != NULL);
+    if (b->d->n_expert == 0) return;
+    put_bool(b, "norm_topk_prob", sy_gguf_bool_or(&b->m, own(b, "expert_weights_norm"), true) != 0);
+    /* Its dense layers may be of another width than its experts. */
+    const struct sy_tensor *up = any_layers(b, "ffn_up.weight");
+    if (up && up->n_dim == 2) put_int(b, "intermediate_size", up->dim[0]);
+}
+
+static void granite_hybrid_more(struct build *b)
+{
+    static const struct layer_sign sign = {"ssm_in.weight", "mamba"};
+    put_layer_types(b, "layer_types", "attention", &sign, 1);
+    int64_t hidden = sy_gguf_int(&b->m, own(b, "embedding_length"), 1, INT32_MAX);
+    int64_t inner = sy_gguf_int(&b->m, own(b, "ssm.inner_size"), 1, INT32_MAX);
+    if (inner % hidden)
+        sy_gguf_refuse(&b->m, SY_ENOSUP, "key '%s': expected a multiple of %lld, found %lld", b->key,
+                       (long long)hidden, (long long)inner);
+    put_int(b, "mamba_expand", inner / hidden);
+    put_bool(b, "mamba_proj_bias", any_layers(b, "ssm_in.bias") != NULL);
+    put_bool(b, "mamba_conv_bias", any_layers(b, "ssm_conv1d.bias") != NULL);
+    /* The key that llama.cpp's files say it by. */
+    bool rope = sy_gguf_bool_or(&b->m, own(b, "rope.scaling.finetuned"), false) != 0;
+    put_text(b, "position_embedding_type", rope ? "rope" : "nope");
+    const struct sy_tensor *gate = any_layers(b, "ffn_gate.weight");
+    if (gate && gate->n_dim == 2) put_int(b, "shared_intermediate_size", gate->dim[0]);
+}
+
+static void llama4_more(struct build *b)
+{
+    put_int(b, "intermediate_size_mlp", sy_gguf_int(&b->m, own(b, "feed_forward_length"), 1, INT32_MAX));
+    /* Maverick, of 128 experts, is the one that has no norm of q and k. */
+    put_bool(b, "use_qk_norm", b->d->n_expert != 128);
+    int64_t chunk = sy_gguf_int_or(&b->m, own(b, "attention.sliding_window"), 8192, 0, INT32_MAX);
+    put_int(b, "attention_chunk_size", chunk ? chunk : INT32_MAX / 2);
+    const struct sy_gguf_kv *kv = sy_gguf_array(&b->m, own(b, "attention.sliding_window_pattern"), SY_GGUF_BOOL);
+    struct sy_json *list = sy_json_new_array();
+    if (kv && kv->n != (uint64_t)b->d->n_layer)
+        sy_gguf_refuse(&b->m, SY_EFORMAT, "key '%s': expected one bool for each layer", b->key);
+    for (int64_t l = 0; l < b->d->n_layer && !b->m.st; l++) {
+        bool roped = kv ? kv->at[l] : chunk == 0 || (l + 1) % 4 != 0;
+        if (!sy_json_push_take(list, sy_json_new_int(roped))) b->nomem = true;
+    }
+    put(b, b->o, "no_rope_layers", list);
+}
+
 static const struct more {
     const char *arch;
     void (*add)(struct build *); /* NULL: nothing */
     const struct sy_key_rule *keys[SY_KEY_TABLES - 1];
     bool dense_too; /* its keys are of experts, which it may lack */
+    bool alone;     /* it has none of the common keys, nor attention */
 } more[] = {
-    {"cohere2", cohere2_keys, {NULL}, false},
-    {"deepseek2", deepseek_keys, {sigmoid_moe_keys, mla_keys}, false},
-    {"exaone4", exaone4_keys, {NULL}, false},
-    {"gemma2", gemma2_keys, {NULL}, false},
-    {"gemma3", gemma3_keys, {NULL}, false},
-    {"glm4moe", glm4_moe_keys, {sigmoid_moe_keys}, false},
-    {"gpt-oss", gpt_oss_keys, {local_moe_keys}, false},
-    {"granite", NULL, {granite_keys}, false},
-    {"lfm2", lfm2_keys, {NULL}, false},
-    {"lfm2moe", lfm2_keys, {qwen_moe_keys}, false},
-    {"llama", llama_keys, {mixtral_keys}, true},
-    {"minimax-m2", minimax_m2_keys, {local_moe_keys}, false},
-    {"mistral3", mistral3_keys, {NULL}, false},
-    {"olmo2", olmo2_keys, {NULL}, false},
-    {"phi3", phi3_keys, {NULL}, false},
-    {"qwen2", qwen_keys, {NULL}, false},
-    {"qwen2moe", qwen_moe_only, {qwen_moe_keys}, false},
-    {"qwen3", qwen_keys, {NULL}, false},
-    {"qwen3moe", qwen_moe_only, {qwen_moe_keys}, false},
-    {"smollm3", smollm3_keys, {NULL}, false},
+    {.arch = "cohere2", .add = cohere2_keys},
+    {.arch = "deepseek2", .add = deepseek_keys, .keys = {sigmoid_moe_keys, mla_keys}},
+    {.arch = "exaone4", .add = exaone4_keys},
+    {.arch = "gemma2", .add = gemma2_keys},
+    {.arch = "gemma3", .add = gemma3_keys},
+    {.arch = "glm4moe", .add = glm4_moe_keys, .keys = {sigmoid_moe_keys}},
+    {.arch = "gpt-oss", .add = gpt_oss_keys, .keys = {local_moe_keys}},
+    {.arch = "granite", .keys = {granite_keys}},
+    {.arch = "granitehybrid", .add = granite_hybrid_more, .keys = {granite_keys, granite_hybrid_keys}},
+    {.arch = "lfm2", .add = lfm2_keys},
+    {.arch = "lfm2moe", .add = lfm2_keys, .keys = {qwen_moe_keys}},
+    {.arch = "llama", .add = llama_keys, .keys = {mixtral_keys}, .dense_too = true},
+    {.arch = "llama4", .add = llama4_more, .keys = {llama4_keys}},
+    {.arch = "mamba2", .add = mamba2_more, .keys = {mamba2_keys}, .alone = true},
+    {.arch = "minimax-m2", .add = minimax_m2_keys, .keys = {local_moe_keys}},
+    {.arch = "mistral3", .add = mistral3_keys},
+    {.arch = "nemotron_h", .add = nemotron_h_more, .keys = {nemotron_h_keys}},
+    {.arch = "nemotron_h_moe", .add = nemotron_h_more, .keys = {nemotron_h_keys, sigmoid_moe_keys}},
+    {.arch = "olmo2", .add = olmo2_keys},
+    {.arch = "phi3", .add = phi3_keys},
+    {.arch = "qwen2", .add = qwen_keys},
+    {.arch = "qwen2moe", .add = qwen_moe_only, .keys = {qwen_moe_keys}},
+    {.arch = "qwen3", .add = qwen_keys},
+    {.arch = "qwen3moe", .add = qwen_moe_only, .keys = {qwen_moe_keys}},
+    {.arch = "qwen3next", .add = qwen3_next_keys, .keys = {qwen_moe_keys, delta_keys}},
+    {.arch = "smollm3", .add = smollm3_keys},
 };
 
 static const struct more *more_of(const struct sy_gguf_arch *arch)
@@ -496,7 +687,7 @@ void sy_gguf_keys(const struct sy_gguf_arch *arch, const struct sy_key_rule *tab
 {
     const struct more *m = more_of(arch);
     size_t n = 0;
-    table[n++] = common_keys;
+    if (!m || !m->alone) table[n++] = common_keys;
     for (size_t i = 0; m && i < SY_COUNT(m->keys); i++)
         if (m->keys[i]) table[n++] = m->keys[i];
     table[n] = NULL;
@@ -507,11 +698,14 @@ void sy_gguf_keys(const struct sy_gguf_arch *arch, const struct sy_key_rule *tab
 static void put_heads(struct build *b)
 {
     int64_t hidden = sy_gguf_int(&b->m, own(b, "embedding_length"), 1, INT32_MAX);
-    b->n_head = sy_gguf_int_layers(&b->m, own(b, "attention.head_count"), b->d->n_layer, 1, INT32_MAX);
+    const char *heads = own(b, "attention.head_count");
+    b->n_head = b->arch->hybrid ? most_of_layers(b, heads, true)
+                                : sy_gguf_int_layers(&b->m, heads, b->d->n_layer, 1, INT32_MAX);
     int64_t n_kv = b->n_head;
     bool mixed = !strncmp(b->arch->name, "lfm2", 4); /* lfm2_keys() */
     if (!mixed && sy_gguf_find(&b->m, own(b, "attention.head_count_kv")))
-        n_kv = sy_gguf_int_layers(&b->m, b->key, b->d->n_layer, 1, INT32_MAX);
+        n_kv = b->arch->hybrid ? most_of_layers(b, b->key, true)
+                               : sy_gguf_int_layers(&b->m, b->key, b->d->n_layer, 1, INT32_MAX);
     put_int(b, "num_key_value_heads", n_kv);
     if (!strcmp(b->arch->name, "deepseek2")) { /* deepseek_keys() */
         b->d->head_dim = sy_gguf_int(&b->m, own(b, "rope.dimension_count"), 2, 1 << 20);
@@ -546,10 +740,15 @@ static void put_all(struct build *b, const struct sy_gguf *g)
     b->d->n_expert = sy_gguf_int_or(&b->m, own(b, "expert_count"), 0, 0, SY_CKPT_EXPERTS_MAX);
     put_int(b, "num_hidden_layers", b->d->n_layer);
     name_class(b, b->arch->hf_class, b->arch->model_type);
-    put_keys(b, common_keys);
-    put_heads(b);
+    const struct more *m = more_of(b->arch);
     put_text(b, "hidden_act", b->arch->act);
-    put_rope(b, g);
+    if (!m || !m->alone) {
+        put_keys(b, common_keys);
+        put_heads(b);
+        put_rope(b, g);
+    } else {
+        b->d->head_dim = 2; /* of rows that no rope turns */
+    }
     const struct sy_tensor *embed = sy_gguf_raw(g, "token_embd.weight");
     if (!embed || embed->n_dim != 2)
         sy_gguf_refuse(&b->m, SY_EFORMAT,
@@ -560,7 +759,6 @@ static void put_all(struct build *b, const struct sy_gguf *g)
     put_bool(b, "tie_word_embeddings", !sy_gguf_raw(g, "output.weight"));
     put_bool(b, "attention_bias", sy_gguf_raw(g, "blk.0.attn_q.bias") != NULL);
     put_bool(b, "mlp_bias", sy_gguf_raw(g, "blk.0.ffn_up.bias") != NULL);
-    const struct more *m = more_of(b->arch);
     for (size_t i = 0; m && i < SY_COUNT(m->keys) && m->keys[i]; i++)
         if (!m->dense_too || b->d->n_expert > 0) put_keys(b, m->keys[i]);
     if (m && m->add) m->add(b);

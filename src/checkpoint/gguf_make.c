@@ -213,6 +213,20 @@ static void put_window(struct make *m)
     for (int64_t l = 0; l < m->n_layer; l++) sy_buf_char(&m->out->kv, !full_at(m, l, &said));
 }
 
+/* What a hybrid's layer is, in Nemotron-H's letters: M * - E. */
+static char layer_kind(const struct make *m, int64_t l)
+{
+    const char *pattern = sy_json_text(get(m, "hybrid_override_pattern"));
+    const struct sy_json *types = get(m, "layers_block_type");
+    if (!types) types = get(m, "layer_types");
+    const char *type = sy_json_text(sy_json_at(types, (size_t)l));
+    if (!type) return pattern && (size_t)l < strlen(pattern) ? pattern[l] : 'M';
+    return !strcmp(type, "attention") || !strcmp(type, "full_attention") ? '*'
+           : !strcmp(type, "mlp")                                        ? '-'
+           : !strcmp(type, "moe")                                        ? 'E'
+                                                                         : 'M';
+}
+
 /* ---- what single architectures have more ---------------------------------------------------------------- */
 
 static void put_gemma(struct make *m, int64_t layers_27b)
@@ -227,7 +241,7 @@ static void put_gemma(struct make *m, int64_t layers_27b)
 
 static void put_routing(struct make *m)
 {
-    static const char *const sigmoid[] = {"deepseek2", "glm4moe", "lfm2moe", "minimax-m2"};
+    static const char *const sigmoid[] = {"deepseek2", "glm4moe", "lfm2moe", "minimax-m2", "nemotron_h_moe"};
     const struct sy_json *normed = get(m, "norm_topk_prob");
     for (size_t i = 0; i < SY_COUNT(sigmoid); i++)
         if (is(m, sigmoid[i])) key_u32(m, "expert_gating_func", 2);
@@ -259,8 +273,77 @@ static void put_lfm2(struct make *m)
     if (up) key_u32(m, "feed_forward_length", up->dim[0]);
 }
 
+/* One number a layer: `value` where any of these kinds is what the layer is, else 0. */
+static void put_where(struct make *m, const char *tail, const char *kinds, int64_t value, const char *other_kinds,
+                      int64_t other)
+{
+    array(m, tail, SY_GGUF_I32, (size_t)m->n_layer);
+    for (int64_t l = 0; l < m->n_layer; l++) {
+        char kind = layer_kind(m, l);
+        put_u32(m, (uint32_t)(strchr(kinds, kind) ? value : strchr(other_kinds, kind) ? other : 0));
+    }
+}
+
+static void put_hybrid(struct make *m)
+{
+    int64_t n_kv = sy_json_int(get(m, "num_key_value_heads"), m->n_head),
+            ff = sy_json_int(get(m, "intermediate_size"), 0);
+    bool nemotron = !is(m, "granitehybrid");
+    int64_t hidden = sy_json_int(get(m, "hidden_size"), 0), expand = sy_json_int(get(m, "mamba_expand"), 2);
+    int64_t inner = nemotron ? sy_json_int(get(m, "mamba_num_heads"), 0) * sy_json_int(get(m, "mamba_head_dim"), 0)
+                             : expand * hidden;
+    put_where(m, "attention.head_count_kv", "*", n_kv, "", 0);
+    key_u32(m, "ssm.inner_size", inner);
+    if (nemotron) {
+        put_where(m, "feed_forward_length", "-", ff, "E", sy_json_int(get(m, "moe_intermediate_size"), 0));
+        return;
+    }
+    const char *type = sy_json_text(get(m, "position_embedding_type"));
+    if (sy_gguf_experts(m->cfg) == 0) ff = sy_json_int(get(m, "shared_intermediate_size"), 0);
+    key_u32(m, "feed_forward_length", ff);
+    key_bool(m, "rope.scaling.finetuned", type && !strcmp(type, "rope"));
+}
+
+static void put_llama4(struct make *m)
+{
+    int64_t chunk = sy_json_int(get(m, "attention_chunk_size"), 8192);
+    const struct sy_json *ropes = get(m, "no_rope_layers");
+    int64_t every = sy_json_int(get(m, "no_rope_layer_interval"), 4);
+    bool usual = true;
+    key_u32(m, "feed_forward_length",
+            sy_json_int(get(m, "intermediate_size_mlp"), 2 * sy_json_int(get(m, "intermediate_size"), 0)));
+    if (!sy_json_is_number(get(m, "interleave_moe_layer_step"))) key_u32(m, "interleave_moe_layer_step", 1);
+    if (chunk != 8192) key_u32(m, "attention.sliding_window", chunk);
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass && usual) break; /* not every reader knows the key */
+        if (pass) array(m, "attention.sliding_window_pattern", SY_GGUF_BOOL, (size_t)m->n_layer);
+        for (int64_t l = 0; l < m->n_layer; l++) {
+            bool roped = every < 1 || (l + 1) % every != 0;
+            if (sy_json_len(ropes)) roped = sy_json_int(sy_json_at(ropes, (size_t)l), 1) != 0;
+            usual &= roped == ((l + 1) % 4 != 0);
+            if (pass) sy_buf_char(&m->out->kv, roped);
+        }
+    }
+}
+
+/* What models of mixers alone have. */
+static void put_mamba2(struct make *m)
+{
+    key_u32(m, "feed_forward_length", 0);
+    key_u32(m, "attention.head_count", 0);
+    key_u32(m, "ssm.inner_size", sy_json_int(get(m, "num_heads"), 0) * sy_json_int(get(m, "head_dim"), 0));
+    if (!sy_json_is_number(get(m, "max_position_embeddings"))) key_u32(m, "context_length", 1 << 20);
+    if (!sy_json_is_number(get(m, "layer_norm_epsilon"))) key_f32(m, "attention.layer_norm_rms_epsilon", 1e-5);
+}
+
 static void put_more(struct make *m)
 {
+    if (is(m, "qwen3next"))
+        key_u32(m, "ssm.inner_size",
+                sy_json_int(get(m, "linear_num_value_heads"), 0) * sy_json_int(get(m, "linear_value_head_dim"), 0));
+    if (is(m, "llama4")) put_llama4(m);
+    if (m->arch->hybrid) put_hybrid(m);
+
     if (is(m, "gemma2")) put_gemma(m, 46);
     if (is(m, "gemma3")) put_gemma(m, 62);
     if (is(m, "cohere2")) copy_num(m, "logit_scale", get(m, "logit_scale"));
@@ -306,27 +389,49 @@ static void put_vocab(struct make *m, const struct sy_gguf_vocab *v)
 
 /* ---- together ------------------------------------------------------------------------------------------- */
 
-/* A key of the tables; the number of experts goes by three names. */
-static const struct sy_json *find(const struct make *m, const char *name)
+static const struct sy_json *experts_of(const struct sy_json *config)
 {
     static const char *const same[] = {"num_local_experts", "num_experts", "n_routed_experts"};
-    const struct sy_json *v = get(m, name);
-    bool experts = false;
-    for (size_t i = 0; i < SY_COUNT(same); i++) experts |= !strcmp(name, same[i]);
-    for (size_t i = 0; i < SY_COUNT(same) && experts && !sy_json_is_number(v); i++) v = get(m, same[i]);
+    const struct sy_json *v = NULL;
+    for (size_t i = 0; i < SY_COUNT(same) && !sy_json_is_number(v); i++) v = sy_json_get(config, same[i]);
     return v;
 }
 
-static void put_tables(struct make *m, bool lfm2)
+int64_t sy_gguf_experts(const struct sy_json *config) { return sy_json_int(experts_of(config), 0); }
+
+int64_t sy_gguf_ssm_groups(const struct sy_json *config)
+{
+    return sy_json_int(sy_json_get(config, "n_groups"), sy_json_int(sy_json_get(config, "mamba_n_groups"), 1));
+}
+
+/* A key of the tables; the number of experts goes by three names. */
+static const struct sy_json *find(const struct make *m, const char *name)
+{
+    const struct sy_json *v = get(m, name);
+    bool experts =
+        !strcmp(name, "num_local_experts") || !strcmp(name, "num_experts") || !strcmp(name, "n_routed_experts");
+    return experts && !sy_json_is_number(v) ? experts_of(m->cfg) : v;
+}
+
+/* Keys that put_more() and its like write otherwise. */
+static bool is_own(const struct make *m, const struct sy_key_rule *r)
+{
+    bool width = !strcmp(r->gguf, "feed_forward_length"), eps = !strcmp(r->hf, "rms_norm_eps");
+    if (!strncmp(m->arch->name, "lfm2", 4)) return eps || width;
+    if (!strncmp(m->arch->name, "nemotron_h", 10)) return eps || width;
+    return width && (m->arch->hybrid || is(m, "llama4"));
+}
+
+static void put_tables(struct make *m)
 {
     const struct sy_key_rule *table[SY_KEY_TABLES + 1];
     sy_gguf_keys(m->arch, table);
     for (size_t i = 0; table[i]; i++)
         for (const struct sy_key_rule *r = table[i]; r->gguf; r++) {
             const struct sy_json *v = find(m, r->hf);
-            /* Heads for further tokens are left out; LFM2's width and eps go by other keys. */
+            /* Heads for further tokens are left out. */
             if (!sy_json_is_number(v) || !strcmp(r->hf, "num_nextn_predict_layers")) continue;
-            if (lfm2 && (!strcmp(r->hf, "intermediate_size") || !strcmp(r->hf, "rms_norm_eps"))) continue;
+            if (is_own(m, r)) continue;
             if (r->type == SY_KEY_NUM) key_f32(m, r->gguf, sy_json_number(v, 0));
             else key_u32(m, r->gguf, sy_json_int(v, -1));
         }
@@ -345,38 +450,48 @@ static void put_general(struct make *m, uint32_t file_type)
     key_u32(m, "general.quantization_version", 2);
 }
 
+/* What every model with attention has. */
+static sy_status put_attending(struct make *m)
+{
+    bool lfm2 = is(m, "lfm2") || is(m, "lfm2moe"), mla = is(m, "deepseek2");
+    m->n_head = sy_json_int(get(m, "num_attention_heads"), 0);
+    int64_t hidden = sy_json_int(get(m, "hidden_size"), 0);
+    if (m->n_head < 1 || hidden < m->n_head || hidden > INT32_MAX)
+        return sy_fail(m->err, SY_EFORMAT, "'%s': expected 'num_attention_heads' and 'hidden_size' above 0",
+                       m->c->path);
+    m->head_dim = sy_json_int(get(m, mla ? "qk_rope_head_dim" : "head_dim"), hidden / m->n_head);
+    if (m->head_dim < 2 || m->head_dim > 1 << 20)
+        return sy_fail(m->err, SY_EFORMAT, "'%s': expected heads of 2 dims or more, found %lld", m->c->path,
+                       (long long)m->head_dim);
+    if (lfm2) put_lfm2(m);
+    else if (!mla && !m->arch->hybrid)
+        key_u32(m, "attention.head_count_kv", sy_json_int(get(m, "num_key_value_heads"), m->n_head));
+    if (mla) put_mla(m);
+    else {
+        key_u32(m, "attention.key_length", m->head_dim);
+        key_u32(m, "attention.value_length", m->head_dim);
+    }
+    put_rope(m);
+    put_window(m);
+    put_routing(m);
+    return m->err->code;
+}
+
 sy_status sy_gguf_make(const struct sy_checkpoint *c, const struct sy_gguf_arch *arch,
                        const struct sy_gguf_vocab *vocab, uint32_t file_type, struct sy_arena *mem,
                        struct sy_gguf_made *out, struct sy_err *err)
 {
     struct make m = {.c = c, .arch = arch, .cfg = c->config, .mem = mem, .out = out, .err = err};
-    bool lfm2 = is(&m, "lfm2") || is(&m, "lfm2moe"), mla = is(&m, "deepseek2");
     sy_buf_init(&out->kv, c->env, 0);
-    m.n_layer = sy_json_int(get(&m, "num_hidden_layers"), 0);
-    m.n_head = sy_json_int(get(&m, "num_attention_heads"), 0);
-    int64_t hidden = sy_json_int(get(&m, "hidden_size"), 0);
-    if (m.n_layer < 1 || m.n_layer > SY_CKPT_LAYERS_MAX || m.n_head < 1 || hidden < m.n_head || hidden > INT32_MAX)
-        return sy_fail(err, SY_EFORMAT,
-                       "'%s': expected 'num_hidden_layers', 'num_attention_heads' and 'hidden_size' above 0",
-                       c->path);
-    m.head_dim = sy_json_int(get(&m, mla ? "qk_rope_head_dim" : "head_dim"), hidden / m.n_head);
-    if (m.head_dim < 2 || m.head_dim > 1 << 20)
-        return sy_fail(err, SY_EFORMAT, "'%s': expected heads of 2 dims or more, found %lld", c->path,
-                       (long long)m.head_dim);
+    m.n_layer = sy_json_int(get(&m, "num_hidden_layers"), (int64_t)sy_json_len(get(&m, "layers_block_type")));
+    if (m.n_layer < 1 || m.n_layer > SY_CKPT_LAYERS_MAX)
+        return sy_fail(err, SY_EFORMAT, "'%s': expected 'num_hidden_layers' above 0", c->path);
     put_general(&m, file_type);
     key_u32(&m, "block_count", m.n_layer);
-    put_tables(&m, lfm2);
+    put_tables(&m);
     key_u32(&m, "vocab_size", sy_json_int(get(&m, "vocab_size"), 0));
-    if (lfm2) put_lfm2(&m);
-    else if (!mla) key_u32(&m, "attention.head_count_kv", sy_json_int(get(&m, "num_key_value_heads"), m.n_head));
-    if (mla) put_mla(&m);
-    else {
-        key_u32(&m, "attention.key_length", m.head_dim);
-        key_u32(&m, "attention.value_length", m.head_dim);
-    }
-    put_rope(&m);
-    put_window(&m);
-    put_routing(&m);
+    if (is(&m, "mamba2")) put_mamba2(&m);
+    else if (put_attending(&m)) return err->code;
     put_more(&m);
     if (vocab) put_vocab(&m, vocab);
     if (c->chat_template) key_text(&m, "tokenizer.chat_template", c->chat_template, c->n_chat_template);

@@ -171,6 +171,10 @@ struct sy_gguf_made {
 sy_status sy_gguf_make(const struct sy_checkpoint *, const struct sy_gguf_arch *, const struct sy_gguf_vocab *,
                        uint32_t file_type, struct sy_arena *, struct sy_gguf_made *, struct sy_err *);
 
+/* By whatever key the config says it; 0: none. */
+int64_t sy_gguf_experts(const struct sy_json *config);
+int64_t sy_gguf_ssm_groups(const struct sy_json *config);
+
 /* ---- names.c ------------------------------------------------------------------------------------------- */
 
 struct sy_name_rule {
@@ -181,11 +185,15 @@ struct sy_name_rule {
 enum {
     SY_NAME_ROPE = 1, /* q or k: rows may be stored as rope pairs */
     SY_NAME_NORM = 2,
-    SY_NAME_EXPERTS = 4, /* [n_expert, rows, cols], one tensor each; '#' in hf is the number */
-    SY_NAME_ROW = 8,     /* a vector here, a matrix of one row there */
-    SY_NAME_BARE = 16,   /* hf is the whole name, without ".weight" */
-    SY_NAME_FLAT = 32,   /* [n, rows, cols] here, [n * rows, cols] there */
-    SY_NAME_FILTER = 64, /* [channels, taps] here, [channels, 1, taps] there */
+    SY_NAME_EXPERTS = 4,   /* [n_expert, rows, cols], one tensor each; '#' in hf is the number */
+    SY_NAME_ROW = 8,       /* a vector here, a matrix of one row there */
+    SY_NAME_BARE = 16,     /* hf is the whole name, without ".weight" */
+    SY_NAME_FLAT = 32,     /* [n, rows, cols] here, [n * rows, cols] there */
+    SY_NAME_FILTER = 64,   /* [channels, taps] here, [channels, 1, taps] there */
+    SY_NAME_WHOLE = 128,   /* both names are whole, without ".weight" */
+    SY_NAME_NEG_EXP = 256, /* here -exp() of what is there */
+    SY_NAME_COLUMN = 512,  /* [n, 1] here, [n] there */
+    SY_NAME_GROUPS = 1024, /* [groups of a state-space mixer, n / groups] here, [n] there */
 };
 struct sy_gguf_arch {
     const char *name; /* general.architecture */
@@ -193,16 +201,22 @@ struct sy_gguf_arch {
     bool rope_pairs;                  /* the converter interleaves the rope pairs of q and k */
     bool norm_plus_one;               /* the converter adds the 1 of (1+w) norms */
     bool part_rope;                   /* fewer dims than a head's may turn */
+    bool hybrid;                      /* keys that layers have one each of may differ */
     int32_t pattern;                  /* every so-manieth layer sees beyond the window; 1: none does; 0: no windows */
     const struct sy_name_rule *names; /* looked up before the common ones */
+    const struct sy_name_rule *dense; /* looked up before those when a model without experts is written; or NULL */
+    const struct sy_name_rule *whole; /* names outside of layers, looked up before the common ones; or NULL */
+    const char *layers;               /* what stands before a layer's number; NULL: "model.layers." */
+    const char *sparse;               /* name of the architecture where the model has experts; NULL: the same */
 };
 const struct sy_gguf_arch *sy_gguf_arch_find(const struct sy_text *name); /* NULL: unknown */
-const struct sy_gguf_arch *sy_gguf_arch_of_class(const char *hf_class);   /* NULL: has none that is known */
-void sy_gguf_arch_list(char *text, size_t n);                             /* "gemma2, gemma3, ...", for messages */
+/* Of a class, with experts or without; NULL: has none that is known. */
+const struct sy_gguf_arch *sy_gguf_arch_of_class(const char *hf_class, bool sparse);
+void sy_gguf_arch_list(char *text, size_t n); /* "gemma2, gemma3, ...", for messages */
 /* The GGUF name (in gguf[n]), layer (-1: none) and expert (-1: no expert's) of a Hugging Face name; NULL: has none.
  */
-const struct sy_name_rule *sy_names_back(const struct sy_gguf_arch *, const char *name, char *gguf, size_t n,
-                                         int64_t *layer, int64_t *expert);
+const struct sy_name_rule *sy_names_back(const struct sy_gguf_arch *, bool dense, const char *name, char *gguf,
+                                         size_t n, int64_t *layer, int64_t *expert);
 /* Adds every raw tensor to the checkpoint under its Hugging Face name; ones without a rule keep their own. */
 sy_status sy_names_map(struct sy_checkpoint *, const struct sy_gguf *, const struct sy_gguf_dims *, struct sy_err *);
 /* ---- stacked.c ------------------------------------------------------------------------------------------ */

@@ -135,6 +135,89 @@ static const struct sy_name_rule block_lfm2[] = {
     {"ffn_down_exps", "feed_forward.experts.#.w2", SY_NAME_EXPERTS},
     {NULL, NULL, 0},
 };
+static const struct sy_name_rule block_llama4[] = {
+    {"ffn_gate_inp", "feed_forward.router", 0},
+    {"ffn_gate_exps", "feed_forward.experts.#.gate_proj", SY_NAME_EXPERTS},
+    {"ffn_up_exps", "feed_forward.experts.#.up_proj", SY_NAME_EXPERTS},
+    {"ffn_down_exps", "feed_forward.experts.#.down_proj", SY_NAME_EXPERTS},
+    {"ffn_gate_shexp", "feed_forward.shared_expert.gate_proj", 0},
+    {"ffn_up_shexp", "feed_forward.shared_expert.up_proj", 0},
+    {"ffn_down_shexp", "feed_forward.shared_expert.down_proj", 0},
+    {"ffn_gate", "feed_forward.gate_proj", 0},
+    {"ffn_up", "feed_forward.up_proj", 0},
+    {"ffn_down", "feed_forward.down_proj", 0},
+    {NULL, NULL, 0},
+};
+static const struct sy_name_rule block_qwen3_next[] = {
+    {"post_attention_norm", "post_attention_layernorm", SY_NAME_NORM},
+    {"ssm_in", "linear_attn.in_proj_qkvz", 0},
+    {"attn_qkv", "linear_attn.in_proj_qkv", 0},
+    {"attn_gate", "linear_attn.in_proj_z", 0},
+    {"ssm_ba", "linear_attn.in_proj_ba", 0},
+    {"ssm_conv1d", "linear_attn.conv1d", SY_NAME_FILTER},
+    {"ssm_a", "linear_attn.A_log", SY_NAME_WHOLE | SY_NAME_NEG_EXP},
+    {"ssm_dt.bias", "linear_attn.dt_bias", SY_NAME_WHOLE},
+    {"ssm_norm", "linear_attn.norm", 0},
+    {"ssm_out", "linear_attn.out_proj", 0},
+    {"ffn_gate_inp", "mlp.gate", 0},
+    {"ffn_gate_exps", "mlp.experts.#.gate_proj", SY_NAME_EXPERTS},
+    {"ffn_up_exps", "mlp.experts.#.up_proj", SY_NAME_EXPERTS},
+    {"ffn_down_exps", "mlp.experts.#.down_proj", SY_NAME_EXPERTS},
+    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate", SY_NAME_ROW},
+    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj", 0},
+    {"ffn_up_shexp", "mlp.shared_expert.up_proj", 0},
+    {"ffn_down_shexp", "mlp.shared_expert.down_proj", 0},
+    {NULL, NULL, 0},
+};
+/* Tensors of a Mamba-2 mixer, which stands in "mixer." or "mamba.". */
+#define MAMBA2(in)                                                                                                   \
+    {"ssm_in", in "in_proj", 0}, {"ssm_conv1d", in "conv1d", SY_NAME_FILTER},                                        \
+        {"ssm_a", in "A_log", SY_NAME_WHOLE | SY_NAME_NEG_EXP | SY_NAME_COLUMN},                                     \
+        {"ssm_d", in "D", SY_NAME_WHOLE | SY_NAME_COLUMN}, {"ssm_dt.bias", in "dt_bias", SY_NAME_WHOLE},             \
+        {"ssm_norm", in "norm", SY_NAME_GROUPS},                                                                     \
+    {                                                                                                                \
+        "ssm_out", in "out_proj", 0                                                                                  \
+    }
+static const struct sy_name_rule block_mamba2[] = {MAMBA2("mixer."), {"attn_norm", "norm", 0}, {NULL, NULL, 0}};
+static const struct sy_name_rule block_nemotron_h[] = {
+    MAMBA2("mixer."),
+    {"attn_norm", "norm", 0},
+    {"attn_q", "mixer.q_proj", 0},
+    {"attn_k", "mixer.k_proj", 0},
+    {"attn_v", "mixer.v_proj", 0},
+    {"attn_output", "mixer.o_proj", 0},
+    {"ffn_up", "mixer.up_proj", 0},
+    {"ffn_down", "mixer.down_proj", 0},
+    {"ffn_gate_inp", "mixer.gate", 0},
+    {"exp_probs_b.bias", "mixer.gate.e_score_correction_bias", SY_NAME_WHOLE},
+    {"ffn_up_exps", "mixer.experts.#.up_proj", SY_NAME_EXPERTS},
+    {"ffn_down_exps", "mixer.experts.#.down_proj", SY_NAME_EXPERTS},
+    {"ffn_up_shexp", "mixer.shared_experts.up_proj", 0},
+    {"ffn_down_shexp", "mixer.shared_experts.down_proj", 0},
+    {NULL, NULL, 0},
+};
+static const struct sy_name_rule whole_mamba[] = {
+    {"token_embd", "backbone.embeddings", 0}, {"output_norm", "backbone.norm_f", 0}, {NULL, NULL, 0}};
+static const struct sy_name_rule block_granite_hybrid[] = {
+    MAMBA2("mamba."),
+    {"ffn_gate_inp", "block_sparse_moe.router.layer", 0},
+    {"ffn_gate_exps", "block_sparse_moe.experts.#.gate_proj", SY_NAME_EXPERTS},
+    {"ffn_up_exps", "block_sparse_moe.experts.#.up_proj", SY_NAME_EXPERTS},
+    {"ffn_down_exps", "block_sparse_moe.experts.#.down_proj", SY_NAME_EXPERTS},
+    {"ffn_gate_shexp", "shared_mlp.gate_proj", 0},
+    {"ffn_up_shexp", "shared_mlp.up_proj", 0},
+    {"ffn_down_shexp", "shared_mlp.output_linear", 0},
+    {"ffn_gate", "shared_mlp.gate_proj", 0},
+    {"ffn_up", "shared_mlp.up_proj", 0},
+    {"ffn_down", "shared_mlp.output_linear", 0},
+    {NULL, NULL, 0},
+};
+static const struct sy_name_rule dense_granite_hybrid[] = {
+    {"ffn_gate", "shared_mlp.gate_proj", 0},
+    {"ffn_up", "shared_mlp.up_proj", 0},
+    {"ffn_down", "shared_mlp.output_linear", 0},
+    {NULL, NULL, 0},
+};
 static const struct sy_name_rule none[] = {{NULL, NULL, 0}};
 
 /* Llama, Mistral and Mixtral are all converted to "llama"; gguf_config.c tells them apart by their keys. */
@@ -150,17 +233,28 @@ static const struct sy_gguf_arch archs[] = {
     {"glm4moe", "Glm4MoeForCausalLM", "glm4_moe", "silu", .part_rope = true, .names = block_glm4_moe},
     {"gpt-oss", "GptOssForCausalLM", "gpt_oss", "silu", .pattern = 2, .names = block_gpt_oss},
     {"granite", "GraniteForCausalLM", "granite", "silu", .rope_pairs = true, .names = none},
+    {"granitehybrid", "GraniteMoeHybridForCausalLM", "granitemoehybrid", "silu", .rope_pairs = true, .hybrid = true,
+     .names = block_granite_hybrid, .dense = dense_granite_hybrid},
     {"lfm2", "Lfm2ForCausalLM", "lfm2", "silu", .names = block_lfm2},
     {"lfm2moe", "Lfm2MoeForCausalLM", "lfm2_moe", "silu", .names = block_lfm2},
     {"llama", "LlamaForCausalLM", "llama", "silu", .rope_pairs = true, .pattern = 1, .names = block_mixtral},
+    {"llama4", "Llama4ForCausalLM", "llama4_text", "silu", .names = block_llama4},
+    {"mamba2", "Mamba2ForCausalLM", "mamba2", "silu", .names = block_mamba2, .whole = whole_mamba,
+     .layers = "backbone.layers."},
     {"minimax-m2", "MiniMaxM2ForCausalLM", "minimax_m2", "silu", .part_rope = true, .names = block_minimax_m2},
     {"mistral3", "MistralForCausalLM", "mistral", "silu", .rope_pairs = true, .names = none},
+    {"nemotron_h", "NemotronHForCausalLM", "nemotron_h", "relu2", .hybrid = true, .names = block_nemotron_h,
+     .whole = whole_mamba, .layers = "backbone.layers.", .sparse = "nemotron_h_moe"},
+    {"nemotron_h_moe", "NemotronHForCausalLM", "nemotron_h", "relu2", .hybrid = true, .names = block_nemotron_h,
+     .whole = whole_mamba, .layers = "backbone.layers."},
     {"olmo2", "Olmo2ForCausalLM", "olmo2", "silu", .pattern = 4, .names = block_post_norm},
     {"phi3", "Phi3ForCausalLM", "phi3", "silu", .part_rope = true, .pattern = 1, .names = block_phi3},
     {"qwen2", "Qwen2ForCausalLM", "qwen2", "silu", .names = none},
     {"qwen2moe", "Qwen2MoeForCausalLM", "qwen2_moe", "silu", .names = block_qwen_moe},
     {"qwen3", "Qwen3ForCausalLM", "qwen3", "silu", .names = none},
     {"qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe", "silu", .names = block_qwen_moe},
+    {"qwen3next", "Qwen3NextForCausalLM", "qwen3_next", "silu", .norm_plus_one = true, .part_rope = true,
+     .names = block_qwen3_next},
     {"smollm3", "SmolLM3ForCausalLM", "smollm3", "silu", .rope_pairs = true, .names = none},
 };
 
@@ -185,27 +279,41 @@ static const struct {
     {"MistralForCausalLM", "llama"},         {"MixtralForCausalLM", "llama"},
     {"Ministral3ForCausalLM", "mistral3"},   {"Gemma3ForConditionalGeneration", "gemma3"},
     {"Glm4MoeLiteForCausalLM", "deepseek2"}, {"KimiK25ForConditionalGeneration", "deepseek2"},
-    {"Olmo3ForCausalLM", "olmo2"},
+    {"Olmo3ForCausalLM", "olmo2"},           {"Llama4ForConditionalGeneration", "llama4"},
 };
 
-const struct sy_gguf_arch *sy_gguf_arch_of_class(const char *hf_class)
+const struct sy_gguf_arch *sy_gguf_arch_of_class(const char *hf_class, bool sparse)
 {
     const char *name = NULL;
     for (size_t i = 0; i < SY_COUNT(also); i++)
         if (!strcmp(also[i].hf_class, hf_class)) name = also[i].arch;
-    for (size_t i = 0; i < SY_COUNT(archs); i++)
-        if (name ? !strcmp(archs[i].name, name) : !strcmp(archs[i].hf_class, hf_class)) return &archs[i];
+    for (size_t i = 0; i < SY_COUNT(archs); i++) {
+        if (name ? strcmp(archs[i].name, name) : strcmp(archs[i].hf_class, hf_class)) continue;
+        if (!sparse || !archs[i].sparse) return &archs[i];
+        struct sy_text other = {archs[i].sparse, strlen(archs[i].sparse)};
+        return sy_gguf_arch_find(&other);
+    }
     return NULL;
 }
 
 /* ---- GGUF names ---------------------------------------------------------------------------------------- */
 
-static const struct sy_name_rule *rule_for(const struct sy_name_rule *r, const char *stem, size_t n)
+static bool is_named(const struct sy_name_rule *r, const char *stem)
 {
-    for (; r->gguf; r++)
-        if (strlen(r->gguf) == n && !memcmp(r->gguf, stem, n)) return r;
+    size_t n = strlen(r->gguf);
+    if (r->flags & SY_NAME_WHOLE) return !strcmp(r->gguf, stem);
+    return !strncmp(r->gguf, stem, n) && (!strcmp(stem + n, ".weight") || !strcmp(stem + n, ".bias"));
+}
+
+/* Of what a GGUF calls `stem`, with ".weight" or ".bias" where its rule is not whole; r may be NULL. */
+static const struct sy_name_rule *rule_for(const struct sy_name_rule *r, const char *stem)
+{
+    for (; r && r->gguf; r++)
+        if (is_named(r, stem)) return r;
     return NULL;
 }
+
+static const char *layers_of(const struct sy_gguf_arch *a) { return a->layers ? a->layers : "model.layers."; }
 
 /* A decimal number without leading zeros, below limit, up to the dot; -1: none. Moves *s behind the dot. */
 static int64_t number(const char **s, int64_t limit)
@@ -226,16 +334,18 @@ static int64_t number(const char **s, int64_t limit)
 static const struct sy_name_rule *parse(const char *name, const struct sy_gguf_dims *d, int64_t *layer,
                                         const char **suffix)
 {
-    const char *dot = strrchr(name, '.');
-    if (!dot || (strcmp(dot, ".weight") && strcmp(dot, ".bias"))) return NULL;
-    *suffix = dot + 1;
+    const char *dot = strrchr(name, '.'), *stem = name + 4;
+    const struct sy_name_rule *r;
+    *suffix = dot ? dot + 1 : "";
     *layer = -1;
-    if (strncmp(name, "blk.", 4)) return rule_for(whole_model, name, (size_t)(dot - name));
-    const char *stem = name + 4;
+    if (strncmp(name, "blk.", 4)) {
+        r = rule_for(d->arch->whole, name);
+        return r ? r : rule_for(whole_model, name);
+    }
     *layer = number(&stem, d->n_layer);
-    if (*layer < 0 || stem > dot) return NULL;
-    const struct sy_name_rule *r = rule_for(d->arch->names, stem, (size_t)(dot - stem));
-    return r ? r : rule_for(block, stem, (size_t)(dot - stem));
+    if (*layer < 0) return NULL;
+    r = rule_for(d->arch->names, stem);
+    return r ? r : rule_for(block, stem);
 }
 
 /* One tensor per expert: slices of the stored one, where they lie. */
@@ -255,8 +365,8 @@ static sy_status map_experts(struct sy_checkpoint *c, struct sy_tensor t, const 
     t.dim[2] = 1;
     t.n_bytes /= (size_t)d->n_expert;
     for (int64_t i = 0; i < d->n_expert; i++) {
-        t.name = sy_arena_printf(&c->mem, "model.layers.%lld.%.*s%lld%s.%s", (long long)layer, (int)(mark - r->hf),
-                                 r->hf, (long long)i, mark + 1, suffix);
+        t.name = sy_arena_printf(&c->mem, "%s%lld.%.*s%lld%s.%s", layers_of(d->arch), (long long)layer,
+                                 (int)(mark - r->hf), r->hf, (long long)i, mark + 1, suffix);
         if (!t.name) return sy_ckpt_nomem(c, err);
         sy_status st = sy_ckpt_add(c, &t, err);
         if (st) return st;
@@ -273,10 +383,18 @@ static sy_status map_one(struct sy_checkpoint *c, struct sy_tensor t, const stru
     const struct sy_name_rule *r = parse(t.file_name, d, &layer, &suffix);
     if (!r) return sy_ckpt_add(c, &t, err);
     if (r->flags & SY_NAME_EXPERTS) return map_experts(c, t, r, layer, suffix, d, err);
-    if (r->flags & SY_NAME_BARE) t.name = sy_arena_printf(&c->mem, "model.layers.%lld.%s", (long long)layer, r->hf);
-    else if (layer < 0) t.name = sy_arena_printf(&c->mem, "%s.%s", r->hf, suffix);
-    else t.name = sy_arena_printf(&c->mem, "model.layers.%lld.%s.%s", (long long)layer, r->hf, suffix);
+    bool bare = r->flags & (SY_NAME_BARE | SY_NAME_WHOLE);
+    if (layer < 0) t.name = sy_arena_printf(&c->mem, "%s%s%s", r->hf, bare ? "" : ".", bare ? "" : suffix);
+    else
+        t.name = sy_arena_printf(&c->mem, "%s%lld.%s%s%s", layers_of(d->arch), (long long)layer, r->hf,
+                                 bare ? "" : ".", bare ? "" : suffix);
     if (!t.name) return sy_ckpt_nomem(c, err);
+    if (((r->flags & SY_NAME_COLUMN) && t.n_dim == 2 && t.dim[1] == 1) ||
+        ((r->flags & SY_NAME_GROUPS) && t.n_dim == 2)) {
+        t.n_dim = 1;
+        t.dim[0] *= t.dim[1];
+        t.dim[1] = 1;
+    }
     if ((r->flags & SY_NAME_ROW) && t.n_dim == 1) {
         t.n_dim = 2;
         t.dim[1] = t.dim[0];
@@ -302,6 +420,7 @@ static sy_status map_one(struct sy_checkpoint *c, struct sy_tensor t, const stru
         t.head_rows = (int32_t)d->head_dim;
     }
     t.norm_plus_one = (r->flags & SY_NAME_NORM) && d->arch->norm_plus_one && !strcmp(suffix, "weight");
+    t.neg_exp = r->flags & SY_NAME_NEG_EXP;
     return sy_ckpt_add(c, &t, err);
 }
 
@@ -323,6 +442,10 @@ static bool undo(const struct sy_name_rule *r, const char *rest, int64_t *expert
     const char *mark = strchr(r->hf, '#');
     size_t n = strlen(r->hf);
     *expert = -1;
+    if (r->flags & SY_NAME_WHOLE) {
+        *suffix = NULL;
+        return !strcmp(rest, r->hf);
+    }
     if (r->flags & SY_NAME_BARE) {
         /* e_score_correction_bias and the like are biases there, the others weights. */
         *suffix = !strcmp(r->gguf, "exp_probs_b") ? "bias" : "weight";
@@ -342,31 +465,40 @@ static bool undo(const struct sy_name_rule *r, const char *rest, int64_t *expert
     return rest[n] == '.' && (!strcmp(*suffix, "weight") || !strcmp(*suffix, "bias"));
 }
 
+static bool has_rule(const struct sy_name_rule *r, const char *gguf)
+{
+    while (r && r->gguf && strcmp(r->gguf, gguf) != 0) r++;
+    return r && r->gguf;
+}
+
 static const struct sy_name_rule *undo_any(const struct sy_name_rule *r, const struct sy_name_rule *before,
                                            const char *rest, int64_t *expert, const char **suffix)
 {
-    for (; r->gguf; r++)
-        if (undo(r, rest, expert, suffix) && !(before && rule_for(before, r->gguf, strlen(r->gguf)))) return r;
+    for (; r && r->gguf; r++)
+        if (undo(r, rest, expert, suffix) && !has_rule(before, r->gguf)) return r;
     return NULL;
 }
 
-const struct sy_name_rule *sy_names_back(const struct sy_gguf_arch *arch, const char *name, char *gguf, size_t n,
-                                         int64_t *layer, int64_t *expert)
+const struct sy_name_rule *sy_names_back(const struct sy_gguf_arch *arch, bool dense, const char *name, char *gguf,
+                                         size_t n, int64_t *layer, int64_t *expert)
 {
     const struct sy_name_rule *r;
     const char *suffix, *rest = name;
+    size_t prefix = strlen(layers_of(arch));
     *layer = -1;
-    if (strncmp(name, "model.layers.", 13)) {
-        r = undo_any(whole_model, NULL, name, expert, &suffix);
-        if (r) snprintf(gguf, n, "%s.%s", r->gguf, suffix);
+    if (strncmp(name, layers_of(arch), prefix)) {
+        r = undo_any(arch->whole, NULL, name, expert, &suffix);
+        if (!r) r = undo_any(whole_model, arch->whole, name, expert, &suffix);
+        if (r) snprintf(gguf, n, "%s%s%s", r->gguf, suffix ? "." : "", suffix ? suffix : "");
         return r;
     }
-    rest += 13;
+    rest += prefix;
     *layer = number(&rest, SY_CKPT_LAYERS_MAX);
     if (*layer < 0) return NULL;
-    r = undo_any(arch->names, NULL, rest, expert, &suffix);
+    r = dense ? undo_any(arch->dense, NULL, rest, expert, &suffix) : NULL;
+    if (!r) r = undo_any(arch->names, NULL, rest, expert, &suffix);
     if (!r) r = undo_any(block, arch->names, rest, expert, &suffix);
-    if (r) snprintf(gguf, n, "blk.%lld.%s.%s", (long long)*layer, r->gguf, suffix);
+    if (r) snprintf(gguf, n, "blk.%lld.%s%s%s", (long long)*layer, r->gguf, suffix ? "." : "", suffix ? suffix : "");
     return r;
 }
 

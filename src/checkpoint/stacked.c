@@ -10,14 +10,20 @@ struct stack_rule {
     const char *stem;    /* what stands there instead, before the expert's number and the part */
     const char *part[2]; /* tails of the names of the parts: halves of the rows; one: all of them */
     int n_dim;           /* 3: matrices, 2: biases */
+    bool alone;          /* one matrix, of no expert; n_dim counts one of them */
 };
 static const struct stack_rule rules[] = {
-    {"experts.gate_up_proj", "experts.", {"gate_proj.weight", "up_proj.weight"}, 3},
-    {"experts.down_proj", "experts.", {"down_proj.weight", NULL}, 3},
-    {"experts.gate_up_proj_bias", "experts.", {"gate_proj.bias", "up_proj.bias"}, 2},
-    {"experts.down_proj_bias", "experts.", {"down_proj.bias", NULL}, 2},
-    {"block_sparse_moe.input_linear.weight", "block_sparse_moe.experts.", {"gate_proj.weight", "up_proj.weight"}, 3},
-    {"block_sparse_moe.output_linear.weight", "block_sparse_moe.experts.", {"down_proj.weight", NULL}, 3},
+    {"experts.gate_up_proj", "experts.", {"gate_proj.weight", "up_proj.weight"}, 3, false},
+    {"experts.down_proj", "experts.", {"down_proj.weight", NULL}, 3, false},
+    {"experts.gate_up_proj_bias", "experts.", {"gate_proj.bias", "up_proj.bias"}, 2, false},
+    {"experts.down_proj_bias", "experts.", {"down_proj.bias", NULL}, 2, false},
+    {"block_sparse_moe.input_linear.weight",
+     "block_sparse_moe.experts.",
+     {"gate_proj.weight", "up_proj.weight"},
+     3,
+     false},
+    {"block_sparse_moe.output_linear.weight", "block_sparse_moe.experts.", {"down_proj.weight", NULL}, 3, false},
+    {"shared_mlp.input_linear.weight", "shared_mlp.", {"gate_proj.weight", "up_proj.weight"}, 3, true},
 };
 
 /* Classes whose matrices are stored [in, out] unless quantised, and whose rows of gate and up alternate. */
@@ -48,7 +54,7 @@ static const struct stack_rule *rule_of(const struct sy_tensor *t)
     for (size_t i = 0; i < SY_COUNT(rules); i++) {
         size_t m = strlen(rules[i].stored);
         if (n > m && !strcmp(t->name + n - m, rules[i].stored) && t->name[n - m - 1] == '.' &&
-            t->n_dim == rules[i].n_dim && t->format)
+            t->n_dim == rules[i].n_dim - rules[i].alone && t->format)
             return &rules[i];
     }
     return NULL;
@@ -106,8 +112,11 @@ static sy_status split(struct sy_checkpoint *c, const struct sy_tensor *whole, c
     for (int64_t e = 0; e < n; e++)
         for (int half = 0; half < parts; half++) {
             struct sy_tensor t = *whole;
-            t.name = sy_arena_printf(&c->mem, "%.*s%s%lld.%s", (int)before, whole->name, r->stem, (long long)e,
-                                     r->part[half]);
+            if (r->alone)
+                t.name = sy_arena_printf(&c->mem, "%.*s%s%s", (int)before, whole->name, r->stem, r->part[half]);
+            else
+                t.name = sy_arena_printf(&c->mem, "%.*s%s%lld.%s", (int)before, whole->name, r->stem, (long long)e,
+                                         r->part[half]);
             if (!t.name) return sy_ckpt_nomem(c, err);
             const unsigned char *data = whole->data ? whole->data + each * (size_t)e : NULL;
             if (bias) cut_bias(&t, data, rows, half, parts, d);
@@ -128,6 +137,11 @@ sy_status sy_stacked_split(struct sy_checkpoint *c, struct sy_err *err)
     for (size_t i = 0; i < n && st == SY_OK; i++) {
         struct sy_tensor whole = c->tensor[i];
         const struct stack_rule *r = rule_of(&whole);
+        if (r && r->alone) {
+            memmove(whole.dim + 1, whole.dim, 3 * sizeof *whole.dim);
+            whole.dim[0] = 1;
+            whole.n_dim = 3;
+        }
         if (r) st = split(c, &whole, r, d, err);
         else c->tensor[kept++] = whole;
     }

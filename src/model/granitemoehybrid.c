@@ -89,7 +89,7 @@ static sy_val shared_mlp(struct sy_graph *g, const struct granite_hybrid *m, int
 {
     int32_t ff = m->d_shared;
     sy_val w =
-        sy_weight(g, SY_BY_OUT, "model.layers.%d.shared_mlp.input_linear.weight", l, 2 * (int64_t)ff, m->d.d_model);
+        sy_weight(g, SY_BY_OUT, "model.layers.%d.shared_mlp.{gate,up}_proj.weight", l, 2 * (int64_t)ff, m->d.d_model);
     sy_val both = sy_linear(g, x, w, SY_NONE);
     sy_val h = sy_glu(g, sy_part(g, both, 0, ff), sy_part(g, both, ff, 2 * ff), m->fn);
     w = sy_weight(g, SY_BY_IN, "model.layers.%d.shared_mlp.output_linear.weight", l, m->d.d_model, ff);

@@ -11,9 +11,10 @@ struct qwen3_next {
     struct sy_rope_dim rope;
     enum sy_fn fn;
     struct sy_moe_opt moe;
-    bool *sparse; /* [n_layer] experts; NULL: no layer has them */
-    bool *full;   /* [n_layer] attention */
-    bool fused;   /* q, k, v, z of a key head lie side by side in one tensor, and b, a in one */
+    bool *sparse;                              /* [n_layer] experts; NULL: no layer has them */
+    bool *full;                                /* [n_layer] attention */
+    bool fused;                                /* b and a of a key head lie side by side in one tensor */
+    bool fused_qkvz;                           /* so do q, k, v, z */
     int32_t n_key, n_val, d_key, d_val, n_tap; /* of DeltaNet layers */
 };
 
@@ -46,27 +47,20 @@ static void project(struct sy_graph *g, const struct qwen3_next *m, int l, sy_va
 {
     int32_t key = m->n_key * m->d_key, val = m->n_val * m->d_val, r = m->n_val / m->n_key, d = m->d.d_model;
     sy_val qkvz, ba;
-    if (m->fused) {
-        qkvz = sy_linear(
-            g, x,
-            sy_weight_regrouped(g, SY_BY_OUT, "model.layers.%d.linear_attn.in_proj_qkvz.weight", l,
-                                2 * (int64_t)(key + val), d,
-                                (struct sy_regroup){m->n_key, {m->d_key, m->d_key, r * m->d_val, r * m->d_val}}),
-            SY_NONE);
-        ba = sy_linear(g, x,
-                       sy_weight_regrouped(g, SY_BY_OUT, "model.layers.%d.linear_attn.in_proj_ba.weight", l,
-                                           2 * (int64_t)m->n_val, d, (struct sy_regroup){m->n_key, {r, r}}),
-                       SY_NONE);
-    } else {
-        qkvz = sy_linear(g, x,
-                         sy_weight(g, SY_BY_OUT, "model.layers.%d.linear_attn.in_proj_{qkv,z}.weight", l,
-                                   2 * (int64_t)(key + val), d),
-                         SY_NONE);
-        ba = sy_linear(
-            g, x,
-            sy_weight(g, SY_BY_OUT, "model.layers.%d.linear_attn.in_proj_{b,a}.weight", l, 2 * (int64_t)m->n_val, d),
-            SY_NONE);
-    }
+    if (m->fused_qkvz)
+        qkvz = sy_weight_regrouped(g, SY_BY_OUT, "model.layers.%d.linear_attn.in_proj_qkvz.weight", l,
+                                   2 * (int64_t)(key + val), d,
+                                   (struct sy_regroup){m->n_key, {m->d_key, m->d_key, r * m->d_val, r * m->d_val}});
+    else
+        qkvz = sy_weight(g, SY_BY_OUT, "model.layers.%d.linear_attn.in_proj_{qkv,z}.weight", l,
+                         2 * (int64_t)(key + val), d);
+    if (m->fused)
+        ba = sy_weight_regrouped(g, SY_BY_OUT, "model.layers.%d.linear_attn.in_proj_ba.weight", l,
+                                 2 * (int64_t)m->n_val, d, (struct sy_regroup){m->n_key, {r, r}});
+    else
+        ba = sy_weight(g, SY_BY_OUT, "model.layers.%d.linear_attn.in_proj_{b,a}.weight", l, 2 * (int64_t)m->n_val, d);
+    qkvz = sy_linear(g, x, qkvz, SY_NONE);
+    ba = sy_linear(g, x, ba, SY_NONE);
     *mix = sy_part(g, qkvz, 0, 2 * key + val);
     *z = sy_part(g, qkvz, 2 * key + val, 2 * (key + val));
     *b = sy_part(g, ba, 0, m->n_val);
@@ -158,6 +152,8 @@ static sy_status open(struct sy_arena *a, struct sy_jread *c, struct sy_info *in
     if (!m) return sy_jread_refuse(c, SY_ENOMEM, "no memory");
     if (sy_decoder_open(c, &m->d, false, info) || sy_fn_open(c, "hidden_act", "silu", &m->fn)) return c->st;
     m->fused = !strcmp(sy_jread_text_or(c, "model_type", ""), "qwen3_next");
+    /* As newer GGUFs have it; no config of the hub says so. */
+    m->fused_qkvz = m->fused && !sy_jread_bool_or(c, "linear_qkvz_split", false);
     m->n_key = (int32_t)sy_jread_int(c, "linear_num_key_heads", 1, 4096);
     m->n_val = (int32_t)sy_jread_int(c, "linear_num_value_heads", 1, 4096);
     m->d_key = (int32_t)sy_jread_int(c, "linear_key_head_dim", 1, 8192);
