@@ -378,7 +378,7 @@ static void later_infinity(const char *isa, const struct sy_kernels *kern)
         for (int rounded = 0; rounded < 2; rounded++) {
             struct cache c;
             float k[32] = {0}, v[32] = {[7] = INFINITY}, *before = malloc(N * 96 * sizeof *before), *after;
-            cache_make(&c, kern, s, (enum sy_kv_dtype)t, 100, 1);
+            cache_make(&c, kern, s, (enum sy_kv_dtype)t, POS0 + N, 1);
             c.rounded = rounded;
             after = malloc(N * 96 * sizeof *after);
             attend(&c, kern, 0, POS0, N, 0, 0.2f, 0, before);
