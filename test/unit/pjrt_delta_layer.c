@@ -26,7 +26,8 @@ static float *fill(int64_t n, uint64_t seed, float scale, float add)
 /* Three sequences, of which the second begins, then padding; several tokens each where n_tok is larger. */
 static struct layer layer_of(int32_t n_key, int32_t n_val, int32_t n_tok)
 {
-    struct layer y = {.s = {{n_key, n_val, D, D, true}, N_SEQ, TAPS, false}, .n_tok = n_tok, .n_slot = 2 * N_SEQ + 1};
+    struct layer y = {
+        .s = {{n_key, n_val, D, D, true}, N_SEQ, TAPS, false, 0}, .n_tok = n_tok, .n_slot = 2 * N_SEQ + 1};
     struct sy_shape shape = {n_tok, N_SEQ, 1, N_SEQ, 0};
     const int32_t rd[] = {1, 0, 2}, wr[] = {1, 3, 4}, each = n_tok > N_SEQ ? n_tok / N_SEQ : 1;
     int64_t at[SY_FIELD_COUNT];
