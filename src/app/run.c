@@ -153,14 +153,6 @@ static sy_status answer(struct sy_args *a, struct sy_engine *e, const struct sy_
     return st;
 }
 
-/* Whether decoding is most of the work: a prompt's token takes a fraction of the time of an answer's. Where nothing
- * bounds the answer it counts as long. */
-static bool answer_outweighs(const struct sy_args *a, size_t n_prompt)
-{
-    int64_t n = sy_arg_int(a, "max-tokens");
-    return n <= 0 || n_prompt <= SY_PROMPT_FREE * (size_t)n;
-}
-
 static sy_status run(struct sy_args *a, struct sy_err *err)
 {
     struct sy_engine *e = NULL;
@@ -172,7 +164,8 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
     sy_status st = sy_ids_from_flags(a, &ids, &given, err);
     if (!st && given && a->n_operand) st = sy_fail(err, SY_EARG, "run: expected PROMPT or --ids, found both");
     if (!st && !given) st = read_prompt(a, &text, err);
-    if (!st) st = sy_session_open(a, answer_outweighs(a, given ? ids.n : text.len / TEXT_PER_TOKEN), &e, err);
+    int64_t n_prompt = (int64_t)(given ? ids.n : text.len / TEXT_PER_TOKEN);
+    if (!st) st = sy_session_open(a, sy_answer_outweighs(n_prompt, sy_arg_int(a, "max-tokens")), &e, err);
     if (!st && !given) st = make_prompt(a, e, &text, &ids, err);
     if (!st) st = answer(a, e, &ids, err);
     sy_engine_free(e);

@@ -47,6 +47,24 @@ static inline int plant(const struct sy_buf *text, const struct mistake *k, stru
     return changed;
 }
 
+/* Each mistake, planted in a kernel's text, is seen by its result or by the bytes it moves. run: the error of a
+ * text's result, whether it moves the bytes that it should, and why it did not end if it did not. */
+static inline void all_found(const struct sy_buf *text, const struct mistake *list, size_t n, double limit,
+                             double (*run)(const void *data, const struct sy_buf *text, bool *moved, char why[300]),
+                             const void *data)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct sy_buf bad;
+        char why[300];
+        bool moved;
+        assert_true(plant(text, &list[i], &bad) > 0);
+        double e = run(data, &bad, &moved, why);
+        print_message("%s: error %g%s %s\n", list[i].name, e, moved ? "" : ", other bytes", why);
+        if (e < limit && moved) fail_msg("not found: %s", list[i].name);
+        sy_buf_release(&bad);
+    }
+}
+
 /* Memory that runs out is told, whenever it does. write(m, shape): a kernel. */
 static inline void memory_is_told(void (*write)(struct mosaic *, const void *shape), const void *shape)
 {

@@ -286,21 +286,18 @@ static const struct mistake mistakes[] = {
     {"a stale buffer", "arith.andi", ": i32", "arith.andi", "arith.shrsi", 2, NULL},
 };
 
+static double run_on(const void *data, const struct sy_buf *text, bool *moved, char why[300])
+{
+    return run(data, text, moved, why);
+}
+
 static void test_mistakes(void **state)
 {
     (void)state;
     struct data d = data_of(&cases[0]);
-    struct sy_buf text, bad;
+    struct sy_buf text;
     text_of(&d.a, &text);
-    for (size_t i = 0; i < SY_COUNT(mistakes); i++) {
-        char why[300];
-        bool moved;
-        assert_true(plant(&text, &mistakes[i], &bad) > 0);
-        double e = run(&d, &bad, &moved, why);
-        print_message("%s: error %g%s %s\n", mistakes[i].name, e, moved ? "" : ", other bytes", why);
-        if (e < LIMIT && moved) fail_msg("not found: %s", mistakes[i].name);
-        sy_buf_release(&bad);
-    }
+    all_found(&text, mistakes, SY_COUNT(mistakes), LIMIT, run_on, &d);
     sy_buf_release(&text);
     data_free(&d);
 }

@@ -241,20 +241,17 @@ static const struct mistake round_mistakes[] = {
     {"another unit's heads", "arith.muli", "", "muli", "andi", -1, NULL},
 };
 
+static double run_on(const void *data, const struct sy_buf *text, bool *moved, char why[300])
+{
+    return run(data, text, moved, why);
+}
+
 static void find(const struct case_of *c, const struct mistake *mistake, size_t n)
 {
     struct data d = data_of(c);
-    struct sy_buf text, bad;
+    struct sy_buf text;
     text_of(&d.a, &text);
-    for (size_t i = 0; i < n; i++) {
-        char why[300];
-        bool moved;
-        assert_true(plant(&text, &mistake[i], &bad) > 0);
-        double e = run(&d, &bad, &moved, why);
-        print_message("%s: error %g%s %s\n", mistake[i].name, e, moved ? "" : ", other bytes", why);
-        if (e < LIMIT && moved) fail_msg("not found: %s", mistake[i].name);
-        sy_buf_release(&bad);
-    }
+    all_found(&text, mistake, n, LIMIT, run_on, &d);
     sy_buf_release(&text);
     data_free(&d);
 }

@@ -2,6 +2,7 @@
  * one step of each kind. A PJRT plugin for CPUs computes the kernel's operands and the plain operations, the
  * interpreter the kernel; both must leave the same. SYSTOLE_CPU_PLUGIN names the plugin; test/e2e/pjrt.py does. */
 #include "mosaic_util.h"
+#include "pjrt_util.h"
 
 #include "backend/pjrt/lower_int.h"
 #include "backend/pjrt/mosaic/schedule.h"
@@ -293,14 +294,8 @@ static void compare(struct pj_client *c, enum way way, int32_t n_key, int32_t n_
 static void test_layer(void **state)
 {
     (void)state;
-    const char *path = getenv("SYSTOLE_CPU_PLUGIN");
-    if (!path || !*path) {
-        print_message("SYSTOLE_CPU_PLUGIN is not set\n");
-        skip();
-    }
     struct pj_client c;
-    struct sy_err err = {0};
-    if (pj_client_open(sy_env_default(), path, 1, &c, &err)) fail_msg("%s", err.msg);
+    open_cpu_plugin(&c);
     compare(&c, BY_DELTA, 1, 4, N_SEQ);
     compare(&c, BY_DELTA, 4, 12, N_SEQ); /* two units of six heads */
     compare(&c, BESIDE, 2, 4, 3 * N_SEQ);

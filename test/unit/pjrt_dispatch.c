@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "pjrt_util.h"
+
 #include "backend/pjrt/lower_int.h"
 #include "backend/pjrt/mosaic/kernels.h"
 
@@ -153,14 +155,8 @@ static void check(const struct try *t)
 static void test_dispatch(void **state)
 {
     (void)state;
-    const char *path = getenv("SYSTOLE_CPU_PLUGIN");
-    if (!path || !*path) {
-        print_message("SYSTOLE_CPU_PLUGIN is not set\n");
-        skip();
-    }
     struct pj_client c;
-    struct sy_err err = {0};
-    if (pj_client_open(sy_env_default(), path, 1, &c, &err)) fail_msg("%s", err.msg);
+    open_cpu_plugin(&c);
     const int32_t shape[][3] = {{1, 4, 2}, {5, 4, 2}, {16, 3, 1}, {32, 8, 4}, {40, 1, 1}};
     for (size_t i = 0; i < SY_COUNT(shape); i++)
         for (int weigh = 0; weigh < 2; weigh++) {

@@ -292,7 +292,7 @@ sy_status sy_bench_offline(struct sy_args *a, struct sy_err *err)
     s.o.batch = whole;
     s.o.n_batch = batch.n;
     s.engine.backend_opt.one_sequence =
-        batch.n == 1 && whole[0] == 1 && !s.n_in.n && s.o.n_in <= SY_PROMPT_FREE * s.o.n_out; /* as 'systole run' */
+        batch.n == 1 && whole[0] == 1 && !s.n_in.n && sy_answer_outweighs(s.o.n_in, s.o.n_out); /* as 'systole run' */
     sy_interrupt_hold(a->app->interrupt);
     st = sy_arg_on(a, "shapes")  ? run_shapes(a, &s, err)
          : sy_arg_on(a, "mixed") ? run_mixed(a, &s, err)

@@ -10,11 +10,11 @@ SY_CHECK sy_status sy_session_opt(struct sy_args *, struct sy_engine_opt *, stru
 SY_CHECK sy_status sy_session_models(struct sy_args *, struct sy_engine_opt *, struct sy_err *);
 /* What sy_flags_shard say. n_device: those there are, which --tp takes unless told otherwise; 0: as many as asked. */
 SY_CHECK sy_status sy_session_shard(const struct sy_args *, int32_t n_device, struct sy_shard *, struct sy_err *);
-/* Loads the model that -m names, with the flags of sy_flags_engine; draws progress. */
-/* one_sequence: of the backend, see there. Prompts of up to SY_PROMPT_FREE times the answer's tokens take less time
- * than it gains on the answer. */
-enum { SY_PROMPT_FREE = 2 };
+/* Loads the model that -m names, with the flags of sy_flags_engine; draws progress. one_sequence: of the backend. */
 SY_CHECK sy_status sy_session_open(struct sy_args *, bool one_sequence, struct sy_engine **out, struct sy_err *);
+/* Whether one sequence's answer is most of its work: what one_sequence gains on it is more than it costs on a prompt
+ * of up to twice as many tokens (doc/numerics.md). */
+static inline bool sy_answer_outweighs(int64_t n_prompt, int64_t n_answer) { return n_prompt <= 2 * n_answer; }
 /* sy_flags_sampling over the model's generation_config.json over "greedy". Draws a seed when none is given. */
 SY_CHECK sy_status sy_session_sampling(const struct sy_args *, const struct sy_engine *, struct sy_sampling *out,
                                        struct sy_err *);

@@ -188,6 +188,17 @@ struct sy_program {
     int32_t n_work, n_chain;
 };
 void cpu_run(struct sy_program *);
+/* Some segments of a matrix and what they are multiplied with. */
+struct product {
+    const struct wseg *seg;
+    int n_seg;
+    struct sy_xmat *const *x; /* by kind */
+    struct sy_epilogue epi;   /* of row 0; bias of the matrix's own columns */
+};
+/* Rows [row_lo, row_hi) of panels [lo, hi), which are numbered through all segments; column `first` of row row_lo
+ * comes to y. */
+void cpu_multiply(const struct sy_kernels_gemm *, const struct product *, int64_t row_lo, int64_t row_hi, int64_t lo,
+                  int64_t hi, float *y, int64_t ldy, int64_t first);
 extern const row_fn cpu_row_fns[SY_OP_COUNT];
 /* recur.c: what runs along a sequence */
 int64_t cpu_state_bytes(const struct sy_backend *, const struct sy_node *nodes,

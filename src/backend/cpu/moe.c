@@ -238,18 +238,10 @@ static void multiply_run(void *ctx, int64_t item, int32_t thread)
     struct sy_xmat *const *x = s->second ? m->h : m->x;
     const float *bias = s->second ? m->bias_out : m->bias_in;
     int n_seg = w->n_seg / m->dim->n_expert;
-    const struct wseg *seg = &w->seg[r->expert * n_seg];
-    int64_t lo = (item - r->item0) * r->panel_chunk, hi = lo + r->panel_chunk, first = 0;
-    for (int i = 0; i < n_seg; i++) {
-        const struct wseg *g = &seg[i];
-        int64_t n = sy_ceil_div(g->p.n, SY_PANEL), a = lo > first ? lo - first : 0,
-                b = hi - first < n ? hi - first : n;
-        first += n;
-        if (a >= b) continue;
-        struct sy_epilogue e = {.bias = bias ? bias + g->col0 : NULL};
-        s->p->b->kern.gemm.mul[g->p.layout](&g->p, x[sy_layout_xkind(g->p.layout)], r->lo, r->hi, a, b,
-                                            y->at + (g->col0 - seg->col0), y->ld, &e);
-    }
+    struct product of = {&w->seg[r->expert * n_seg], n_seg, x, {.bias = bias}};
+    int64_t lo = (item - r->item0) * r->panel_chunk;
+    cpu_multiply(&s->p->b->kern.gemm, &of, r->lo, r->hi, lo, lo + r->panel_chunk, cpu_row(y, r->lo), y->ld,
+                 of.seg->col0);
 }
 
 static void multiply(struct span *s, bool second)

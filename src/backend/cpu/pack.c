@@ -218,30 +218,25 @@ static const unsigned char *as_stored(const struct sy_panels *p, const struct sy
 
 /* ---- panels ---------------------------------------------------------------------------------------------------- */
 
-/* Lanes of n columns, the others zeros, and nothing in the planes of scales. */
-static void start(const struct sy_panels *p, const struct lanes *l, int64_t n, const unsigned char *from[SY_PANEL],
-                  unsigned char *panel)
+/* Begins panel number i: *n columns, lanes for them, zeros for the others, and nothing in the planes of scales. */
+static unsigned char *start(const struct sy_panels *p, const struct lanes *l, int64_t i,
+                            const unsigned char *from[SY_PANEL], int64_t *n)
 {
-    if (n < SY_PANEL) memset(lane(l, ZEROS), 0, l->each);
-    for (int c = 0; c < SY_PANEL; c++) from[c] = lane(l, c < n ? c : ZEROS);
+    unsigned char *panel = p->data + (size_t)i * p->panel_bytes;
+    *n = p->n - i * SY_PANEL < SY_PANEL ? p->n - i * SY_PANEL : SY_PANEL;
+    if (*n < SY_PANEL) memset(lane(l, ZEROS), 0, l->each);
+    for (int c = 0; c < SY_PANEL; c++) from[c] = lane(l, c < *n ? c : ZEROS);
     memset(panel, 0, p->code_at);
-}
-
-static int64_t columns(const struct sy_panels *p, int64_t panel)
-{
-    int64_t left = p->n - panel * SY_PANEL;
-    return left < SY_PANEL ? left : SY_PANEL;
+    return panel;
 }
 
 void sy_panels_pack(const struct sy_panels *p, const struct sy_tensor *t, int64_t row0, int64_t lo, int64_t hi,
                     float *scratch)
 {
     struct lanes l = lanes_of(p, scratch);
-    for (int64_t i = lo; i < hi; i++) {
-        unsigned char *panel = p->data + (size_t)i * p->panel_bytes;
-        const unsigned char *from[SY_PANEL];
-        int64_t n = columns(p, i);
-        start(p, &l, n, from, panel);
+    const unsigned char *from[SY_PANEL];
+    for (int64_t n, i = lo; i < hi; i++) {
+        unsigned char *panel = start(p, &l, i, from, &n);
         for (int c = 0; c < n; c++) {
             int64_t row = sy_regroup_row(&p->regroup, row0 + i * SY_PANEL + c);
             const unsigned char *stored = p->group ? NULL : as_stored(p, t, row);
@@ -263,12 +258,10 @@ void sy_panels_pack_transposed(const struct sy_panels *p, const struct sy_tensor
 {
     struct lanes l = lanes_of(p, scratch);
     float *all = scratch + sy_panels_scratch(p->k);
+    const unsigned char *from[SY_PANEL];
     for (int64_t r = 0; r < p->k; r++) sy_tensor_floats(t, row0 + r, all + r * p->n);
-    for (int64_t i = lo; i < hi; i++) {
-        unsigned char *panel = p->data + (size_t)i * p->panel_bytes;
-        const unsigned char *from[SY_PANEL];
-        int64_t n = columns(p, i);
-        start(p, &l, n, from, panel);
+    for (int64_t n, i = lo; i < hi; i++) {
+        unsigned char *panel = start(p, &l, i, from, &n);
         for (int c = 0; c < n; c++) {
             for (int64_t k = 0; k < p->k; k++) l.row[k] = all[k * p->n + i * SY_PANEL + c];
             put_floats(p, l.row, lane(&l, c));

@@ -316,15 +316,13 @@ static void run_rows(void *ctx, int64_t item, int32_t thread)
     }
 }
 
-/* Rows [row_lo, row_hi) of panels [lo, hi), which are numbered through all segments of the matrix; column `first` of
- * row row_lo comes to y. */
-static void multiply(const struct sy_program *p, const struct op *o, int64_t row_lo, int64_t row_hi, int64_t lo,
-                     int64_t hi, float *y, int64_t ldy, int64_t first)
+void cpu_multiply(const struct sy_kernels_gemm *kern, const struct product *m, int64_t row_lo, int64_t row_hi,
+                  int64_t lo, int64_t hi, float *y, int64_t ldy, int64_t first)
 {
     int64_t panel = 0, rows = row_hi - row_lo;
-    for (int i = 0; i < o->w->n_seg; i++) {
-        const struct wseg *g = &o->w->seg[i];
-        int64_t n = (g->p.n + SY_PANEL - 1) / SY_PANEL, a = lo > panel ? lo - panel : 0,
+    for (int i = 0; i < m->n_seg; i++) {
+        const struct wseg *g = &m->seg[i];
+        int64_t n = sy_ceil_div(g->p.n, SY_PANEL), a = lo > panel ? lo - panel : 0,
                 b = hi - panel < n ? hi - panel : n;
         panel += n;
         if (a >= b) continue;
@@ -332,11 +330,11 @@ static void multiply(const struct sy_program *p, const struct op *o, int64_t row
         struct sy_panels w = g->p;
         w.data += (size_t)a * w.panel_bytes;
         w.n -= a * SY_PANEL;
-        struct sy_xmat x = sy_xmat_view(o->x[sy_layout_xkind(w.layout)], row_lo, rows, 0, w.k);
-        struct sy_epilogue e = o->epi;
+        struct sy_xmat x = sy_xmat_view(m->x[sy_layout_xkind(w.layout)], row_lo, rows, 0, w.k);
+        struct sy_epilogue e = m->epi;
         if (e.bias) e.bias += col;
         if (e.add) e.add += row_lo * e.ld_add + col;
-        p->b->kern.gemm.mul[w.layout](&w, &x, 0, rows, 0, b - a, y + (col - first), ldy, &e);
+        kern->mul[w.layout](&w, &x, 0, rows, 0, b - a, y + (col - first), ldy, &e);
     }
 }
 
@@ -347,8 +345,10 @@ static void run_product(void *ctx, int64_t item, int32_t thread)
     int64_t row_lo = item % s->n_row * s->row_chunk, row_hi = row_lo + s->row_chunk;
     if (row_hi > s->rows) row_hi = s->rows;
     int64_t lo = item / s->n_row * s->panel_chunk, hi = lo + s->panel_chunk;
+    const struct sy_kernels_gemm *kern = &s->p->b->kern.gemm;
+    struct product m = {o->w->seg, o->w->n_seg, o->x, o->epi};
     if (!o->glu) {
-        multiply(s->p, o, row_lo, row_hi, lo, hi, cpu_row(o->out, row_lo), o->out->ld, 0);
+        cpu_multiply(kern, &m, row_lo, row_hi, lo, hi, cpu_row(o->out, row_lo), o->out->ld, 0);
         return;
     }
     /* Columns of both halves meet in this core's cache. */
@@ -357,13 +357,13 @@ static void run_product(void *ctx, int64_t item, int32_t thread)
     float *gate = o->scratch->at + thread * CPU_GLU_FLOATS, *up = gate + n;
     for (int half = 0; half < 2; half++) {
         int64_t col = half ? o->up : o->gate, panel = col / SY_PANEL;
-        multiply(s->p, o, row_lo, row_hi, panel + lo, panel + hi, half ? up : gate, ld, col + lo * SY_PANEL);
+        cpu_multiply(kern, &m, row_lo, row_hi, panel + lo, panel + hi, half ? up : gate, ld, col + lo * SY_PANEL);
     }
     vec(s->p)->glu(o->glu->attr.glu.fn, gate, ld, up, ld, rows, n, gate, ld);
     for (int k = 0; k < SY_X_COUNT; k++) {
         if (!o->h[k]) continue;
         struct sy_xmat to = sy_xmat_view(o->h[k], row_lo, rows, lo * SY_PANEL, n);
-        s->p->b->kern.gemm.prepare[k](gate, ld, 0, rows, &to);
+        kern->prepare[k](gate, ld, 0, rows, &to);
     }
 }
 
@@ -383,12 +383,11 @@ static int64_t row_tile(const struct op *o)
 static void region_product(struct span *s)
 {
     const struct op *o = &s->p->op[s->r->op0];
-    int64_t panels = 0, threads = sy_pool_size(s->p->b->pool);
-    for (int i = 0; i < o->w->n_seg; i++) panels += sy_ceil_div(o->w->seg[i].p.n, SY_PANEL);
+    int64_t panels = o->glu ? o->glu->dim[1] / SY_PANEL : 0, threads = sy_pool_size(s->p->b->pool);
+    for (int i = 0; !o->glu && i < o->w->n_seg; i++) panels += sy_ceil_div(o->w->seg[i].p.n, SY_PANEL);
     s->n_row = sy_ceil_div(s->rows, row_tile(o));
     s->row_chunk = sy_ceil_div(sy_ceil_div(s->rows, s->n_row), ROW_STEP) * ROW_STEP;
     int64_t want = sy_ceil_div(ITEMS_PER_THREAD * threads, s->n_row);
-    if (o->glu) panels = o->glu->dim[1] / SY_PANEL;
     s->panel_chunk = sy_ceil_div(panels, want);
     if (o->glu) { /* whole groups of the operand to come, and what the scratch holds */
         int64_t most = CPU_GLU_FLOATS / (2 * SY_XGROUP * (s->rows < s->row_chunk ? s->rows : s->row_chunk));

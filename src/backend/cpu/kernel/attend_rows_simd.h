@@ -1,15 +1,12 @@
 /* attend_rows_simd.h - the online softmax of a work item's rows, for the names of a simd.h. A row is one query head
- * of one query; its scores of ROWS_KEYS keys at a time become weights, and what it has summed so far follows its
- * maximum. ROWS_KEYS: SY_KEY_TILE, unless the file says another number.
+ * of one query; its scores of SY_KEY_TILE keys at a time become weights, and what it has summed so far follows its
+ * maximum.
  */
 #include "backend/cpu/attend_int.h"
 #include "backend/cpu/kernel/math_simd.h"
 
 #include <string.h>
 
-#ifndef ROWS_KEYS
-#define ROWS_KEYS SY_KEY_TILE
-#endif
 #define LOG2E 1.44269504088896341f
 
 struct rows {
@@ -21,7 +18,7 @@ struct rows {
     struct sy_span now[SY_ROW_TILE];              /* keys of the tile */
     float top[SY_ROW_TILE];                       /* maximum so far */
     _Alignas(64) float total[SY_ROW_TILE][LANES]; /* denominator so far, in lanes */
-    _Alignas(64) float score[SY_ROW_TILE][ROWS_KEYS];
+    _Alignas(64) float score[SY_ROW_TILE][SY_KEY_TILE];
 };
 
 /* Rows [row0, row0 + n) of an item; returns the keys of the partition that some of them see. */
@@ -67,7 +64,7 @@ static __attribute__((noinline)) void raise_top(struct rows *w, int32_t r, float
  * hence exactly 0. */
 INLINE void soften(struct rows *w, int32_t r, int32_t t)
 {
-    enum { N = ROWS_KEYS / LANES };
+    enum { N = SY_KEY_TILE / LANES };
     const struct sy_attend *a = w->a;
     int32_t lo = w->now[r].lo - t, hi = w->now[r].hi - t;
     float *p = w->score[r];
@@ -77,7 +74,7 @@ INLINE void soften(struct rows *w, int32_t r, int32_t t)
         if (a->softcap > 0) s[i] = v_tanh(s[i] * v_set(a->scale / a->softcap));
         s[i] = s[i] * v_set(w->factor);
     }
-    if (hi - lo < ROWS_KEYS)
+    if (hi - lo < SY_KEY_TILE)
         for (int i = 0; i < N; i++) s[i] = v_span(s[i], lo - i * LANES, hi - i * LANES);
     for (int i = 0; i < N; i++) tree[i] = s[i];
     for (int n = N / 2; n > 0; n /= 2)

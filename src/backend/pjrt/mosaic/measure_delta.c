@@ -16,6 +16,17 @@ static sy_status rounds_of(struct mo_schedule *k, double *round, double *inside,
     return SY_OK;
 }
 
+/* The compiler's schedule of what m says: cycles of a round, and beside it those of its inner loops. */
+static sy_status schedule_of(const struct sy_env *env, const char *plugin, const struct sy_aot_target *t,
+                             struct mosaic *m, struct sy_delta_cost *out, double *inside, struct sy_err *err)
+{
+    struct mo_schedule k;
+    sy_status st = mo_schedule(env, plugin, t, m, &k, err);
+    if (!st) st = rounds_of(&k, &out->round, inside, err);
+    if (!st) out->compile_s = k.compile_s;
+    return st;
+}
+
 static double larger(double a, double b) { return a > b ? a : b; }
 
 static sy_status decode_cost(const struct sy_env *env, const char *plugin, const struct sy_aot_target *t,
@@ -23,18 +34,15 @@ static sy_status decode_cost(const struct sy_env *env, const char *plugin, const
 {
     struct mo_delta a = mo_delta_of(&s->dim, s->n_tap, s->bf16, s->n_seq, s->n_seq + 1);
     struct mosaic m;
-    struct mo_schedule k;
     double inside = 0;
     mo_init(&m, env);
     mo_delta(&m, &a);
-    sy_status st = mo_schedule(env, plugin, t, &m, &k, err);
-    if (!st) st = rounds_of(&k, &out->round, &inside, err);
+    sy_status st = schedule_of(env, plugin, t, &m, out, &inside, err);
     if (st) return st;
     int32_t rows = mo_delta_rows(&a), heads = mo_delta_heads(&a),
             n = (int32_t)sy_ceil_div(s->n_seq * mo_delta_units(&a), a.side);
     double state = 2.0 * a.unit * 128 * 128 * (a.bf16 ? 2 : 4), tokens = 4.0 * 128 * (rows + 3 * heads);
     double bytes = a.side * (state + tokens + 2.0 * 4 * 128 * (a.n_tap - 1) * rows);
-    out->compile_s = k.compile_s;
     out->memory = bytes / t->hbm_bytes_s * t->clock_hz;
     out->side = a.side;
     out->unit = a.unit;
@@ -48,18 +56,15 @@ static sy_status prompt_cost(const struct sy_env *env, const char *plugin, const
     enum { C = 64, D = 128 };
     struct mo_chunk a = mo_chunk_of(&s->dim, s->bf16, s->n_tok, s->n_seq, s->n_seq + 1);
     struct mosaic m;
-    struct mo_schedule k;
     double inside = 0;
     mo_init(&m, env);
     mo_chunk(&m, &a);
-    sy_status st = mo_schedule(env, plugin, t, &m, &k, err);
-    if (!st) st = rounds_of(&k, &out->round, &inside, err);
+    sy_status st = schedule_of(env, plugin, t, &m, out, &inside, err);
     if (st) return st;
     int32_t units = a.n_val / a.unit, keys = a.n_key / units;
     int64_t rounds = units * sy_ceil_div(sy_ceil_div(s->n_tok, C), a.side);
     double piece = 2.0 * C * D * (2 * keys + a.unit) + 4.0 * D * (C + 16) + 4.0 * C * D * a.unit;
     double states = 2.0 * a.unit * D * D * (a.bf16 ? 2 : 4) / t->hbm_bytes_s * t->clock_hz;
-    out->compile_s = k.compile_s;
     out->memory = a.side * piece / t->hbm_bytes_s * t->clock_hz;
     out->side = a.side;
     out->unit = a.unit;

@@ -8,12 +8,11 @@
 #include "backend/cpu/kernel/amx/tiles.h"
 #include "backend/cpu/kernel/avx512/simd.h"
 
-#define ROWS_KEYS 64
 #include "backend/cpu/kernel/attend_rows_simd.h"
 
 enum {
-    PANELS = ROWS_KEYS / SY_TILE,
-    STEPS = ROWS_KEYS / SY_TILE_K,
+    PANELS = SY_KEY_TILE / SY_TILE,
+    STEPS = SY_KEY_TILE / SY_TILE_K,
     ROWS = 2 * SY_TILE,
     KEY_MAX = 576, /* d_key, d_val: what the buffers below hold */
     VALUE_MAX = 512,
@@ -36,7 +35,7 @@ struct work {
     int32_t d_pad; /* d_key up to a multiple of SY_TILE_K, elements of zero behind it */
     _Alignas(64) tile key[KEY_MAX / SY_TILE_K][PANELS];
     _Alignas(64) tile value[VALUE_MAX / SY_TILE][STEPS];
-    _Alignas(64) uint16_t weight[SY_ROW_TILE][ROWS_KEYS];
+    _Alignas(64) uint16_t weight[SY_ROW_TILE][SY_KEY_TILE];
     _Alignas(64) uint16_t q[SY_ROW_TILE * KEY_MAX];             /* [row][d_pad] */
     _Alignas(64) float sum[SY_ROW_TILE * VALUE_MAX];            /* [row][d_val] */
     uint16_t gathered[PANELS][SY_TILE * (KEY_MAX + VALUE_MAX)]; /* panels of blocks that are no multiple of one */
@@ -203,7 +202,7 @@ static struct panels locate(struct work *w, int32_t t, struct sy_span keys)
     w->ahead = (struct ahead){.key_end = (int64_t)SY_TILE * a->kv->d_key * 2,
                               .value_end = (int64_t)SY_TILE * a->kv->d_val * 2};
     for (int32_t i = 0; i < PANELS; i++) {
-        int32_t j = t + i * SY_TILE, next = j + ROWS_KEYS;
+        int32_t j = t + i * SY_TILE, next = j + SY_KEY_TILE;
         if (j + SY_TILE <= keys.lo || j >= keys.hi) continue;
         bool whole = a->kv->block_len % SY_TILE == 0;
         struct sy_kv_panel p =
@@ -232,8 +231,8 @@ SY_INLINE void scores(struct work *w, int32_t t, struct sy_span keys)
         for (int32_t r = 0; r < w->s.n_row; r += SY_TILE) {
             fetch(&w->ahead, w->d_pad / 16);
             multiply(&sums, (struct left){(const char *)(w->q + (int64_t)r * w->d_pad), w->d_pad * 2}, w->key[0][p],
-                     w->key[0][p + 1], sizeof w->key[0], w->d_pad / SY_TILE_K, w->s.score[r] + p * SY_TILE, ROWS_KEYS,
-                     true);
+                     w->key[0][p + 1], sizeof w->key[0], w->d_pad / SY_TILE_K, w->s.score[r] + p * SY_TILE,
+                     SY_KEY_TILE, true);
         }
     settle(&sums);
 }
@@ -247,7 +246,7 @@ SY_INLINE void add_values(struct work *w, int32_t r0, int32_t n)
     for (int32_t d = 0; d < d_val; d += 2 * SY_TILE)
         for (int32_t r = r0; r < r0 + n; r += SY_TILE) {
             fetch(&w->ahead, 4);
-            multiply(&sums, (struct left){(const char *)w->weight[r], ROWS_KEYS * 2}, w->value[d / SY_TILE],
+            multiply(&sums, (struct left){(const char *)w->weight[r], SY_KEY_TILE * 2}, w->value[d / SY_TILE],
                      w->value[d / SY_TILE + 1], sizeof(tile), STEPS, w->s.sum[r] + d, d_val, false);
         }
     settle(&sums);
@@ -258,7 +257,7 @@ static void values(struct work *w, const struct panels *at, int32_t t, struct sy
     for (int32_t r = 0; r < w->s.n_row; r++) {
         const float *p = w->s.score[r];
         bool none = w->s.now[r].lo >= w->s.now[r].hi;
-        for (int i = 0; i < ROWS_KEYS; i += 32) {
+        for (int i = 0; i < SY_KEY_TILE; i += 32) {
             __m512i v = (__m512i)_mm512_cvtne2ps_pbh(_mm512_load_ps(p + i + 16), _mm512_load_ps(p + i));
             _mm512_store_si512(w->weight[r] + i, none ? _mm512_setzero_si512() : v);
         }
@@ -315,8 +314,8 @@ static bool part_bf16(const struct sy_attend *a)
     for (int32_t row0 = 0; row0 < all; row0 += SY_ROW_TILE) {
         struct sy_span seen = rows_begin(&w.s, a, row0, all - row0 < SY_ROW_TILE ? all - row0 : SY_ROW_TILE);
         prepare(&w, row0);
-        for (int32_t t = seen.lo / ROWS_KEYS * ROWS_KEYS; t < seen.hi; t += ROWS_KEYS) {
-            struct sy_span keys = sy_span_cut(seen, t, t + ROWS_KEYS);
+        for (int32_t t = seen.lo / SY_KEY_TILE * SY_KEY_TILE; t < seen.hi; t += SY_KEY_TILE) {
+            struct sy_span keys = sy_span_cut(seen, t, t + SY_KEY_TILE);
             struct panels at = locate(&w, t, keys);
             pack_keys(&w, &at);
             scores(&w, t, keys);
