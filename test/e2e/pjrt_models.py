@@ -187,6 +187,18 @@ def guesses(s):
     return m["vllm:spec_decode_num_draft_tokens_total"], m["vllm:spec_decode_num_accepted_tokens_total"]
 
 
+def guesses_of(s, want, how):
+    """Guesses made and right. A server that measures that guessing loses time, as beside other work, puts it off: asked again,
+    each time for the same answers, it has time to lose."""
+    for _ in range(6):
+        assert answers(s, ASKS) == want, how
+        made, right = guesses(s)
+        if made > 0:
+            break
+    assert made > 0, how
+    return made, right
+
+
 def test_drafts():
     """Answers with a draft model are those without, in programs made before the first request; a model that guesses for
     itself is always right, on one device and on two groups of them."""
@@ -197,9 +209,8 @@ def test_drafts():
     for draft, how in [(llama, []), (llama, ["--dp-attention", 2])] + more:
         flags = [*FLAGS, *backend(), *how, "--draft-model", draft, "--draft-max", 3]
         with server.Server(*flags, talkative=False, tokenizer=False, env=pjrt.ENV, patience=280) as s:
-            assert answers(s, ASKS) == want, (draft, how)
-            made, right = guesses(s)
-            assert made > 0 and (right == made if draft == llama else right < made), (draft, how, made, right)
+            made, right = guesses_of(s, want, (draft, how))
+            assert right == made if draft == llama else right < made, (draft, how, made, right)
     refused(4, "run", "-m", llama, "--ids", "1", "-n", 1, *backend(), "--pp", 3, "--draft-model", llama, says=("--draft-model", "--pp"))
 
 
@@ -215,8 +226,7 @@ def test_heads():
     for how in [[]] + ([["--dp-attention", 2], ["--tp", 2]] if EVERY else []):
         flags = [*FLAGS, *backend(), *how, "--draft-model", "mtp", "--draft-max", 2]
         with server.Server(*flags, arch="qwen3_5", talkative=False, tokenizer=False, env=pjrt.ENV, patience=280) as s:
-            assert answers(s, ASKS) == want, how
-            assert guesses(s)[0] > 0, how
+            guesses_of(s, want, how)
 
 
 def test_deepseek_v4():
