@@ -1,5 +1,5 @@
 /* mosaic_interp.h - runs a kernel's text on a CPU, as a test wants it run: scratch and results begin as NaN, bytes as
- * some number, every index is checked, and a transfer has happened only when it was waited for. Until then its target
+ * the largest, which makes no number of two that are one, every index is checked, and a transfer has happened only when it was waited for. Until then its target
  * may be neither read nor written and its source not written, by anything. A wait must be for all that its semaphore
  * has under way, since nothing says which of several transfers arrived first. Reads the text, not the writer's memory
  * of it; knows the ops that src/backend/pjrt/mosaic writes and refuses others. */
@@ -138,7 +138,7 @@ static struct in_value in_new_array(struct interp *m, struct in_type t, const fl
     a->x = malloc((size_t)a->n * sizeof *a->x + 1);
     a->writes = calloc((size_t)a->n + 1, 1);
     a->reads = calloc((size_t)a->n + 1, 1);
-    for (int64_t i = 0; i < a->n; i++) a->x[i] = data ? data[i] : t.elem == IN_I8 ? -77 : NAN;
+    for (int64_t i = 0; i < a->n; i++) a->x[i] = data ? data[i] : t.elem == IN_I8 ? 127 : NAN;
     struct in_value v = {.t = t, .a = a};
     int64_t stride = 1;
     for (int i = t.n - 1; i >= 0; i--, stride *= t.dim[i + 1 < t.n ? i + 1 : i]) v.stride[i] = stride;
@@ -395,6 +395,13 @@ static void in_elementwise(struct interp *m, const struct in_op *o)
     struct in_value *v = in_result(m, o, t);
     int64_t n = in_count(&t);
     bool one = selects && a->t.n == 0; /* choice for all */
+    if (!strcmp(o->name, "arith.bitcast") && t.elem == IN_F32) {
+        for (int64_t k = 0; k < n; k++) {
+            int32_t bits = (int32_t)a->x[k];
+            memcpy(&v->x[k], &bits, sizeof bits);
+        }
+        return;
+    }
     if ((!one && (a->t.n != t.n || in_count(&a->t) != n)) || in_count(&b->t) != n)
         IN_FAIL(m, "%s: unlike shapes", o->name);
     for (int64_t k = 0; k < n && !m->error[0]; k++)

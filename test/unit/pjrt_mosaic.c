@@ -18,9 +18,26 @@ struct case_of {
 struct attend_data {
     struct mo_attend a;
     int32_t live, n_tok;
-    float *table, *start, *ctx, *live_field, *q, *k, *v, *scales; /* of bytes: codes and scales */
-    int64_t n_keys;                                               /* of a row of scales */
+    float *table, *start, *ctx, *live_field, *q, *k, *v, *scales; /* of bytes: codes, and bytes of their scales */
 };
+
+/* A scale as a cache of bytes has it, what it stands beside being no scale's. */
+static void put_scales(struct attend_data *d, int64_t rows)
+{
+    int32_t n = d->a.n_kv, wide = mo_attend_wide(&d->a);
+    float *x = numbers(rows * 2 * n, 5);
+    d->scales = malloc((size_t)(rows * wide) * sizeof *d->scales);
+    for (int64_t i = 0; i < rows * wide; i++) d->scales[i] = 99;
+    for (int64_t i = 0; i < rows * 2 * n; i++) {
+        float scale = (0.75F + x[i] / 4) / 127, *at = d->scales + i / (2 * n) * wide;
+        uint32_t bits;
+        memcpy(&bits, &scale, sizeof bits);
+        int32_t side = i % (2 * n) >= n, head = (int32_t)(i % n);
+        at[side * 2 * n + head] = (float)(bits >> 23) - 128;
+        at[side * 2 * n + n + head] = (float)(bits >> 16 & 127);
+    }
+    free(x);
+}
 
 static struct attend_data attend_data(const struct case_of *c)
 {
@@ -37,11 +54,8 @@ static struct attend_data attend_data(const struct case_of *c)
     d.q = numbers((int64_t)(a->n_tok + a->tile) * a->n_kv * a->g * a->d, 2);
     d.k = numbers(rows * width, 3);
     d.v = numbers(rows * width, 4);
-    int64_t fetch = (int64_t)a->fetch * a->block_len, all = (int64_t)a->n_table * a->block_len;
-    d.n_keys = (all + fetch - 1) / fetch * fetch;
-    int64_t n_scale = (int64_t)a->n_seq * 2 * a->n_kv * d.n_keys;
-    d.scales = a->bytes ? numbers(n_scale, 5) : NULL;
-    for (int64_t i = 0; i < n_scale && a->bytes; i++) d.scales[i] = (0.75F + d.scales[i] / 4) / 127;
+    d.scales = NULL;
+    if (a->bytes) put_scales(&d, rows);
     for (int64_t i = 0; i < rows * width && a->bytes; i++) {
         d.k[i] = rintf(d.k[i] * 127);
         d.v[i] = rintf(d.v[i] * 127);
@@ -69,11 +83,12 @@ static void attend_free(struct attend_data *d)
     for (size_t i = 0; i < SY_COUNT(all); i++) free(all[i]);
 }
 
-/* The scale of a position's key (side 0) or value. */
-static double scale_at(const struct attend_data *d, int32_t seq, int side, int32_t head, int32_t pos)
+/* The scale of the key (side 0) or value in a row of the cache. */
+static double scale_at(const struct attend_data *d, int64_t row, int side, int32_t head)
 {
     if (!d->a.bytes) return 1;
-    return (double)d->scales[((int64_t)(seq * 2 + side) * d->a.n_kv + head) * d->n_keys + pos];
+    const float *at = d->scales + row * mo_attend_wide(&d->a) + side * 2 * d->a.n_kv + head;
+    return ldexp(1 + (double)at[d->a.n_kv] / 128, (int)at[0] + 128 - 127);
 }
 
 /* One query [d] over its keys, as the formula says it. */
@@ -85,14 +100,14 @@ static void attend_one(const struct attend_data *d, int32_t seq, int32_t pos, in
     for (int32_t i = 0; i < a->d; i++) y[i] = 0;
     for (int32_t j = first; j <= pos; j++) {
         int64_t block = (int64_t)d->table[seq * a->n_table + j / a->block_len];
-        int64_t at = (block * a->block_len + j % a->block_len) * (int64_t)width + (int64_t)head * a->d;
+        int64_t row = block * a->block_len + j % a->block_len, at = row * (int64_t)width + (int64_t)head * a->d;
         double x = 0;
         for (int32_t i = 0; i < a->d; i++) x += (double)q[i] * (double)d->k[at + i];
-        x *= (double)a->scale * scale_at(d, seq, 0, head, j);
+        x *= (double)a->scale * scale_at(d, row, 0, head);
         if (a->softcap > 0) x = (double)a->softcap * tanh(x / (double)a->softcap);
         double p = exp(x); /* scores here are small */
         sum += p;
-        for (int32_t i = 0; i < a->d; i++) y[i] += p * (double)d->v[at + i] * scale_at(d, seq, 1, head, j);
+        for (int32_t i = 0; i < a->d; i++) y[i] += p * (double)d->v[at + i] * scale_at(d, row, 1, head);
     }
     for (int32_t i = 0; i < a->d; i++) y[i] /= sum;
 }
@@ -139,7 +154,7 @@ static double attend_run(const struct attend_data *d, const struct sy_buf *text,
 
 #define SHAPE(seq, table, block, len, kv, group, dim, q, f, side)                                                    \
     .n_seq = (seq), .n_table = (table), .n_block = (block), .block_len = (len), .n_kv = (kv), .g = (group),          \
-    .d = (dim), .tile = (q), .fetch = (f), .slots = 2, .heads = (side), .scale = 0.0884f
+    .d = (dim), .tile = (q), .fetch = (f), .part = 128, .slots = 2, .heads = (side), .scale = 0.0884f
 static const struct case_of attend_cases[] = {
     /* one token each: ragged, one key, exact blocks, exact fetches, several fetches */
     {{SHAPE(7, 20, 64, 16, 2, 4, 128, 1, 8, 2)}, {1, 1, 1, 1, 1, 1}, {1, 128, 129, 300, 16, 256}},
@@ -155,6 +170,13 @@ static const struct case_of attend_cases[] = {
     /* bytes: one token each, then pieces of prompts beside single tokens */
     {{SHAPE(6, 10, 64, 32, 2, 4, 128, 1, 4, 2), .bytes = true}, {1, 1, 1, 1, 1}, {1, 128, 129, 300, 256}},
     {{SHAPE(4, 10, 48, 32, 1, 4, 128, 8, 4, 1), .bytes = true}, {1, 19, 8}, {140, 19, 256}},
+    /* bytes and windows; softcaps; heads that are no power of two */
+    {{SHAPE(4, 10, 48, 32, 1, 4, 128, 1, 4, 1), .bytes = true, .window = 40}, {1, 1, 1, 1}, {300, 17, 160, 40}},
+    {{SHAPE(3, 10, 48, 32, 3, 4, 128, 4, 4, 2), .bytes = true, .window = 24, .softcap = 2}, {9, 4, 1}, {170, 4, 128}},
+    /* fetches worked on in parts, of more blocks than are asked for in one turn, and of fewer */
+    {{SHAPE(6, 44, 110, 16, 1, 8, 128, 1, 32, 1)}, {1, 1, 1, 1, 1, 1}, {700, 512, 1, 128, 17, 256}},
+    {{SHAPE(3, 44, 110, 16, 2, 4, 128, 4, 32, 2), .window = 300}, {9, 1, 4}, {700, 512, 4}},
+    {{SHAPE(4, 20, 64, 32, 2, 4, 128, 1, 16, 2), .bytes = true}, {1, 1, 1, 1}, {640, 512, 33, 128}},
 };
 
 static void test_attend(void **state)
@@ -196,10 +218,20 @@ static const struct mistake window_mistakes[] = {
 };
 
 static const struct mistake bytes_mistakes[] = {
-    {"a wait for scales is missing", "wait_dma2", "4x128xf32", NULL, NULL, 0, NULL},
+    {"a wait for scales is missing", "wait_dma2", "memref<?x32x128xi8", NULL, NULL, 0, NULL},
     {"keys are not scaled", "arith.mulf", "4x128xf32", "arith.mulf", "arith.maximumf", 0, NULL},
     {"values are not scaled", "arith.mulf", "4x128xf32", "arith.mulf", "arith.minimumf", 4, NULL},
-    {"the scales of another fetch", "tpu.assume_multiple", "", "tpu.assume_multiple", "arith.subi", 1, NULL},
+    {"values have the scales of keys", "arith.cmpi sge", "vector<8x128", "sge", "sgt", 0, NULL},
+    {"a scale's lower byte is not its own", "arith.cmpi eq", "vector<8x128", "eq", "ne", 0, NULL},
+    {"a scale's upper byte is taken for the whole", "arith.cmpi eq", "vector<8x128", "eq", "sge", 1, NULL},
+    {"a scale's sign is its exponent's", "arith.addi", "vector<8x128xi32", "arith.addi", "arith.subi", 2, NULL},
+    {"scales that no block is written to are not cleared", "vector_store", "1x1x32x128xi8", NULL, NULL, -1, NULL},
+};
+
+static const struct mistake part_mistakes[] = {
+    {"a part sees one key too few", "arith.cmpi sle", "vector", "sle", "slt", 1, NULL},
+    {"a part's old sum is not scaled again", "arith.maximumf", "", "arith.maximumf", "arith.minimumf", 1, NULL},
+    {"blocks of whole turns are asked for twice", "arith.muli", "i32", "arith.muli", "arith.addi", 4, NULL},
 };
 
 static double run_on(const void *data, const struct sy_buf *text, bool *moved, char why[300])
@@ -231,6 +263,7 @@ static void test_mistakes(void **state)
     find(&attend_cases[0], mistakes, SY_COUNT(mistakes));
     find(&attend_cases[4], window_mistakes, SY_COUNT(window_mistakes));
     find(&attend_cases[9], bytes_mistakes, SY_COUNT(bytes_mistakes));
+    find(&attend_cases[13], part_mistakes, SY_COUNT(part_mistakes));
 }
 
 /* ---- costs ------------------------------------------------------------------------------------------------------
@@ -245,11 +278,12 @@ static void test_schedule(void **state)
         "   0x20 LB: > { nothing }\n"
         "   0x28 LB: >> { nothing }\n"
         "   0x2e   : >> {  ;;  %55 = sbr.rel (!%p4) target bundleno = 40 (0x28), region = 1 }\n"
+        "   0x33 PF: > { nothing }\n"
         "   0x3f   : > { %12 = sbr.rel (!%p5) target bundleno = 32 (0x20), region = 2 }\n"
         "   0x40 PF:  { done";
     struct sy_schedule_loop l[SY_SCHEDULE_LOOPS];
     assert_int_equal(sy_schedule_loops(text, sizeof text - 1, l), 2);
-    assert_true(l[0].from == 0x20 && l[0].to == 0x40 && l[1].from == 0x28 && l[1].to == 0x2f);
+    assert_true(l[0].from == 0x20 && l[0].to == 0x40 && l[1].from == 0x28 && l[1].to == 0x33);
     assert_int_equal(sy_schedule_loops(text, 100, l), 0);
 }
 

@@ -83,13 +83,13 @@ int lower_kernel_chunk(struct lower *, const struct sy_node *scan);
 sy_status lower_nodes(struct lower *); /* lower.c: of all that are not inside */
 /* lower_q8.c: a cache of bytes, whose arrays are codes of keys, of values where they are no part of the keys, and
  * scales. What of a graph has none; groups of n_head heads of d; the step's rows into an ATTEND's arrays; keys or
- * (side 1) values of blocks i32 [s, n], as lower_fetch() gives them; scales as a kernel wants them, f32 [seq, 2 *
- * n_kv, n_keys], from the table i32 [seq, blocks]. */
+ * (side 1) values of blocks i32 [s, n], as lower_fetch() gives them; bytes of a position's scales, of which a kernel
+ * wants whole vectors. */
 const char *lower_q8_refuses(const struct sy_node *);
 int64_t lower_q8_groups(int64_t n_head, int64_t d);
 void lower_q8_write(struct lower *, const struct sy_node *, int *state, int rows);
 int lower_q8_fetch(struct lower *, const struct sy_attn_dim *, const int *arrays, int blocks, int side, enum pj_elem);
-int lower_q8_scales(struct lower *, const struct sy_attn_dim *, int array, int table, int64_t n_keys);
+int64_t lower_q8_width(const struct sy_attn_dim *, bool kernel);
 int lower_index(struct lower *, const struct sy_node *);
 int lower_attend_chosen(struct lower *, const struct sy_node *, int keys);
 int lower_route(struct lower *, const struct sy_node *);

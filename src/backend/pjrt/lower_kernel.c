@@ -9,6 +9,7 @@ enum {
     BLOCK_MAX = 1024,
     TILE_ROWS = 256, /* queries times their heads, of one key head, that prompts take at once */
     SIDE_ROWS = 128,
+    HALVES_KEYS = 2048,
     FETCH_BYTES = 4 << 20, /* of keys and values together, of which two are in memory at once */
 };
 
@@ -18,7 +19,6 @@ const char *lower_kernel_refuses(const struct sy_node *n, const struct pj_lower_
     int32_t len = o->cache.block_len;
     bool bytes = o->kv_elem == PJ_I8;
     return o->kv_elem != PJ_BF16 && !bytes                        ? "a KV cache of another type than bf16 or q8_0"
-           : bytes && a->window > 0                               ? "windows over a KV cache of q8_0"
            : bytes && (len < 32 || a->d_key != LANES)             ? "a KV cache of q8_0 of heads or blocks like these"
            : o->compute != SY_COMPUTE_BF16 || o->attend_bf16      ? "products not of bf16, or sums not of f32"
            : a->shared || a->d_key != a->d_val                    ? "values that are not as wide as keys"
@@ -43,6 +43,13 @@ int32_t mo_attend_heads(int32_t n_kv, int32_t rows)
 {
     int32_t n = rows < SIDE_ROWS ? SIDE_ROWS / rows : 1;
     return n < n_kv ? n : n_kv;
+}
+
+/* One head alone waits for its own results: two halves of a long fetch take turns. */
+int32_t mo_attend_part(const struct mo_attend *a)
+{
+    int32_t keys = a->fetch * a->block_len;
+    return a->n_kv == 1 && a->tile == 1 && keys >= HALVES_KEYS ? keys / 2 : keys;
 }
 
 struct mo_attend mo_attend_of(const struct sy_attn_dim *d, const struct sy_cache_dim *cache, bool bytes,
@@ -71,6 +78,7 @@ struct mo_attend mo_attend_of(const struct sy_attn_dim *d, const struct sy_cache
     int64_t most = pj_is_decode(s) ? FETCH_KEYS_MAX : a.n_kv > 2 ? FETCH_KEYS_MIN : 2 * FETCH_KEYS_MIN;
     if (keys > most) keys = most;
     while (a.fetch * a.block_len * key_bytes < FETCH_BYTES && a.fetch * a.block_len < keys) a.fetch *= 2;
+    a.part = mo_attend_part(&a);
     return a;
 }
 
@@ -126,9 +134,8 @@ int lower_kernel_attend(struct lower *l, const struct sy_node *n, int q, const i
     int table = lower_field(l, sy_state_table(l->shape, keeps));
     int operand[8] = {table, start, lower_field(l, SY_CTX), live, q, keys, vals};
     if (bytes) {
-        int64_t fetches = sy_ceil_div(a.n_table, a.fetch), n_keys = fetches * a.fetch * a.block_len;
-        int blocks = PJ_RESHAPE(h, table, a.n_seq, a.n_table);
-        operand[7] = lower_q8_scales(l, d, arrays[2], blocks, n_keys);
+        int64_t more = mo_attend_wide(&a) - pj_type_of(h, arrays[2])->dim[2];
+        operand[7] = more > 0 ? pj_pad_after(h, arrays[2], 2, more) : arrays[2];
     }
     struct mosaic m;
     mo_init(&m, h->env);

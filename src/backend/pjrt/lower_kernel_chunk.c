@@ -35,7 +35,7 @@ struct cut { /* how the step's tokens stand in pieces */
     struct mo_chunk a;
     int64_t tok, n_seq, units, keys;
     int start, first, off; /* i32 [n_seq]: first token, first piece, place of that token in it */
-    int token, mask;       /* by piece and place: token i32, 0 where none; i1 [n_chunk, C] */
+    int token, mask;       /* by piece and place: token i32, where none another; i1 [n_chunk, C] */
     int read, write, live;
 };
 
@@ -80,7 +80,8 @@ static struct cut cut_of(struct lower *l, const struct mo_chunk *a)
     int to = PJ_BROADCAST(h, pj_gather(h, end, entry), grid, 0);
     c.mask = op(&c, "and", pj_compare(h, "GE", c.token, from), pj_compare(h, "LT", c.token, to));
     c.mask = op(&c, "and", c.mask, PJ_BROADCAST(h, is, ((struct pj_type){PJ_PRED, 2, {a->n_chunk, C}}), 0));
-    c.token = pj_select(h, c.mask, c.token, like(h, 0, c.token));
+    c.token = op(&c, "minimum", c.token, op(&c, "subtract", to, like(h, 1, to)));
+    c.token = op(&c, "maximum", op(&c, "maximum", c.token, from), like(h, 0, from));
     int rd = pj_select(h, pj_compare(h, "EQ", pos, zero), like(h, -1, zero), lower_field(l, SY_SLOT_RD));
     int head = op(&c, "and", is, pj_compare(h, "EQ", which, like(h, 0, which)));
     int last = pj_compare(h, "EQ", which, op(&c, "subtract", pj_gather(h, pieces, entry), like(h, 1, which)));
@@ -90,11 +91,15 @@ static struct cut cut_of(struct lower *l, const struct mo_chunk *a)
     return c;
 }
 
-/* Rows of tokens x [tok, cols] by piece and place, 0 where there is none: [n_chunk, C, cols]. */
-static int rows_of(struct cut *c, int x)
+/* Rows of tokens x [tok, cols] by piece and place: [n_chunk, C, cols]; where there is none, another's of the same
+ * sequence. */
+static int rows_of(struct cut *c, int x) { return pj_gather(&c->l->h, x, c->token); }
+
+/* The same, 0 where there is none. */
+static int only(struct cut *c, int x)
 {
     struct pj_hlo *h = &c->l->h;
-    int y = pj_gather(h, x, c->token);
+    int y = rows_of(c, x);
     struct pj_type mask = *pj_type_of(h, y);
     mask.elem = PJ_PRED;
     return pj_select(h, PJ_BROADCAST(h, c->mask, mask, 0, 1), y, like(h, 0, y));
@@ -127,10 +132,10 @@ static void gates(struct cut *c, int decay, int beta, int *column, int *row)
     int64_t n = c->a.n_chunk, unit = c->a.unit;
     struct pj_type square = PJ_TYPE(PJ_I32, C, C);
     int upto = pj_convert(h, pj_compare(h, "GE", pj_iota(h, square, 0), pj_iota(h, square, 1)), PJ_F32);
-    int sum = pj_dot(h, upto, rows_of(c, decay_of(c, decay)), &(struct pj_dot){.over_a = 1, .over_b = 1}, PJ_F32);
+    int sum = pj_dot(h, upto, only(c, decay_of(c, decay)), &(struct pj_dot){.over_a = 1, .over_b = 1}, PJ_F32);
     sum = by_head(c, pj_transpose(h, sum, (const int[]){1, 0, 2}), unit, 1); /* [units, n, unit, C, 1] */
     sum = PJ_RESHAPE(h, sum, c->units, n, unit, C);
-    int b = PJ_RESHAPE(h, by_head(c, rows_of(c, beta), unit, 1), c->units, n, unit, C);
+    int b = PJ_RESHAPE(h, by_head(c, only(c, beta), unit, 1), c->units, n, unit, C);
     const int turn[] = {0, 1, 3, 2};
     const int side[] = {padded(h, sum, 2, UNIT), padded(h, b, 2, UNIT),
                         padded(h, pj_unary(h, "exponential", sum), 2, UNIT)};
@@ -144,13 +149,13 @@ static void gates(struct cut *c, int decay, int beta, int *column, int *row)
     *row = pj_concat(h, part, 3, 2);
 }
 
-/* Results [units, n_chunk, unit, C, D] by token, 0 for padding. */
+/* Results [n_chunk, C, n_val * D] by token, 0 for padding. */
 static int back(struct cut *c, int y)
 {
     struct pj_hlo *h = &c->l->h;
     struct pj_type list = PJ_TYPE(PJ_I32, c->tok);
     int64_t width = (int64_t)c->a.n_val * D;
-    y = PJ_RESHAPE(h, pj_transpose(h, y, (const int[]){1, 3, 0, 2, 4}), (int64_t)c->a.n_chunk * C, width);
+    y = PJ_RESHAPE(h, y, (int64_t)c->a.n_chunk * C, width);
     int entry = lower_entry_of_token(c->l), me = pj_iota(h, list, 0);
     int at = op(c, "multiply", c->first, like(h, C, c->first));
     at = op(c, "subtract", op(c, "add", at, c->off), c->start);
@@ -167,15 +172,13 @@ int lower_kernel_chunk(struct lower *l, const struct sy_node *n)
     struct mo_chunk a = mo_chunk_of(d, l->opt.state_elem == PJ_BF16, l->shape.tok, l->shape.seq, l->opt.cache.n_slot);
     struct cut c = cut_of(l, &a);
     int in[3], column, row, result[2], *state = lower_state(l, n);
-    for (int i = 0; i < 3; i++) {
-        int x = rows_of(&c, pj_convert(h, l->val[n->in[i].id], PJ_BF16));
-        in[i] = by_head(&c, x, i < 2 ? c.keys : a.unit, D);
-    }
+    for (int i = 0; i < 3; i++) in[i] = pj_convert(h, l->val[n->in[i].id], PJ_BF16);
+    int x = rows_of(&c, pj_concat(h, in, 3, 1));
     gates(&c, l->val[n->in[3].id], l->val[n->in[4].id], &column, &row);
     struct mosaic m;
     mo_init(&m, h->env);
     mo_chunk(&m, &a);
-    const int operand[] = {c.read, c.write, c.live, *state, pj_concat(h, in, 2, 2), in[2], column, row};
+    const int operand[] = {c.read, c.write, c.live, *state, x, column, row};
     lower_kernel_call(h, &m, operand, result);
     *state = result[0];
     return back(&c, result[1]);

@@ -1,9 +1,9 @@
 /* lower_q8.c - a KV cache of bytes (--kv-dtype q8_0). Numbers of a head share a scale by groups of the largest size
  * that divides 128 and the head's width, so that a kernel for TPUs can scale sums of whole heads; the cpu backend has
  * groups of 32. A scale is the largest magnitude / 127, rounded up to bfloat16, and a code is the number / scale,
- * rounded to nearest even. Scales lie in an array of their own, i8 [n_block, block_len, 2 * groups]: the upper bytes
- * of those of keys, their lower bytes, then the same of values; all arrays of a cache are of one type, whichever
- * moves them. */
+ * rounded to nearest even. Scales lie in an array of their own, i8 [n_block, block_len, 2 * groups, or more]: the upper
+ * bytes of those of keys, their lower bytes, then the same of values, then nothing; all arrays of a cache are of one
+ * type, whichever moves them. A kernel asks for blocks of that array too, of rows as wide as vectors. */
 #include "backend/pjrt/lower_int.h"
 
 static int64_t group_of(int64_t d)
@@ -14,6 +14,12 @@ static int64_t group_of(int64_t d)
 }
 
 int64_t lower_q8_groups(int64_t n_head, int64_t d) { return n_head * (d / group_of(d)); }
+
+int64_t lower_q8_width(const struct sy_attn_dim *d, bool kernel)
+{
+    int64_t n = lower_q8_groups(d->n_kv, d->d_key) + (d->shared ? 0 : lower_q8_groups(d->n_kv, d->d_val));
+    return kernel ? sy_ceil_div(2 * n, 128) * 128 : 2 * n;
+}
 
 static int bits_of(struct pj_hlo *h, int x) { return pj_bitcast(h, x, PJ_I32); }
 static int shifted(struct pj_hlo *h, const char *how, int x, int n)
@@ -54,7 +60,10 @@ void lower_q8_write(struct lower *l, const struct sy_node *n, int *state, int ro
         int x = codes(h, l->val[n->in[1 + i].id], d->n_kv, i ? d->d_val : d->d_key, &scale[i]);
         state[i] = lower_write_rows(l, state[i], x, rows);
     }
-    state[sides] = lower_write_rows(l, state[sides], pj_concat(h, scale, sides, 1), rows);
+    int all = pj_concat(h, scale, sides, 1);
+    int64_t more = pj_type_of(h, state[sides])->dim[2] - pj_type_of(h, all)->dim[1];
+    if (more > 0) all = pj_pad_after(h, all, 1, more);
+    state[sides] = lower_write_rows(l, state[sides], all, rows);
 }
 
 /* Scales f32 [.., groups] from their bytes [.., of all], those of keys or of values. */
@@ -89,17 +98,6 @@ int lower_q8_fetch(struct lower *l, const struct sy_attn_dim *d, const int *arra
     int scale = fetch_scales(l, d, arrays[d->shared ? 1 : 2], blocks, side);
     int x = pj_binary(h, "multiply", pj_reshape(h, codes, 4, grouped.dim), PJ_BROADCAST(h, scale, grouped, 0, 1, 2));
     return pj_convert(h, PJ_RESHAPE(h, x, t.dim[0], t.dim[1], d->n_kv, width), elem);
-}
-
-int lower_q8_scales(struct lower *l, const struct sy_attn_dim *d, int array, int table, int64_t n_keys)
-{
-    struct pj_hlo *h = &l->h;
-    int part[2];
-    for (int side = 0; side < 2; side++)
-        part[side] = pj_transpose(h, fetch_scales(l, d, array, table, side), (const int[]){0, 2, 1});
-    int x = pj_concat(h, part, 2, 1);
-    int64_t more = n_keys - pj_type_of(h, x)->dim[2];
-    return more > 0 ? pj_pad_after(h, x, 2, more) : x;
 }
 
 const char *lower_q8_refuses(const struct sy_node *n)

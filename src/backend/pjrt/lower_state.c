@@ -24,7 +24,7 @@ static int arrays_of(const struct sy_graph *g, const struct sy_node *n, const st
     const struct sy_attn_dim *a = &n->attr.attn;
     const struct sy_scan_dim *s = &n->attr.scan;
     struct mo_delta delta;
-    int64_t n_block, n_group;
+    int64_t n_block;
     int sides;
     switch (n->op) {
     case SY_OP_ATTEND:
@@ -38,8 +38,7 @@ static int arrays_of(const struct sy_graph *g, const struct sy_node *n, const st
             t[0] = t[1] = PJ_TYPE(o->kv_elem, n_block, c->block_len, (int64_t)a->n_kv * a->d_key);
         sides = a->shared ? 1 : 2;
         if (o->kv_elem != PJ_I8) return sides;
-        n_group = lower_q8_groups(a->n_kv, a->d_key) + (a->shared ? 0 : lower_q8_groups(a->n_kv, a->d_val));
-        t[sides] = PJ_TYPE(PJ_I8, n_block, c->block_len, 2 * n_group);
+        t[sides] = PJ_TYPE(PJ_I8, n_block, c->block_len, lower_q8_width(a, lower_kernel_takes(n, o)));
         return sides + 1;
     case SY_OP_INDEX:
         t[0] = PJ_TYPE(o->kv_elem, c->n_block, runs_of(c->block_len, n->attr.index.every), 1, n->attr.index.d);

@@ -7,7 +7,11 @@
 
 #define NEVER (-1.0e30) /* a masked score: finite, so that nothing but masked ones leaves no NaN */
 #define LOG2E 1.4426950408889634
-enum { SUMS = 128 }; /* a row's sum is kept in as many parts, and added up once */
+enum {
+    SUMS = 128, /* a row's sum is kept in as many parts, and added up once */
+    TURN = 16,  /* blocks asked for in one turn, at most */
+    PARTS = 8,
+};
 
 struct attend {
     struct mosaic *m;
@@ -15,7 +19,7 @@ struct attend {
     int table, start, ctx, live, q, k, v, scales, out;              /* operands */
     int qbuf, kbuf, vbuf, sbuf, obuf, qsem, ksem, vsem, ssem, osem; /* scratch */
     int none, zero_acc, zero_score;
-    int32_t keys, rows; /* of a fetch, of a tile */
+    int32_t keys, rows, parts; /* of a fetch, of a tile; of a fetch, worked on one after the other */
     struct mo_type score, acc, column;
     enum mo_elem elem; /* of the cache */
 };
@@ -42,15 +46,16 @@ static void declare(struct attend *x)
     struct mo_type query = MO_TYPE(MO_HBM, MO_BF16, a->n_tok + a->tile, a->n_kv, a->g, a->d);
     x->q = mo_input(m, query);
     x->keys = a->fetch * a->block_len;
+    x->parts = x->keys / a->part;
     x->k = mo_input(m, MO_TYPE(MO_HBM, x->elem, a->n_block, a->block_len, width));
     x->v = mo_input(m, MO_TYPE(MO_HBM, x->elem, a->n_block, a->block_len, width));
-    int32_t n_fetch = (a->n_table + a->fetch - 1) / a->fetch;
-    if (a->bytes) x->scales = mo_input(m, MO_TYPE(MO_HBM, MO_F32, a->n_seq, 2 * a->n_kv, n_fetch * x->keys));
+    int32_t wide = mo_attend_wide(a);
+    if (a->bytes) x->scales = mo_input(m, MO_TYPE(MO_HBM, MO_I8, a->n_block, a->block_len, wide));
     x->out = mo_output(m, query);
     x->qbuf = mo_scratch(m, MO_TYPE(MO_VMEM, MO_BF16, 2, a->tile, a->n_kv, a->g, a->d));
     x->kbuf = mo_scratch(m, MO_TYPE(MO_VMEM, x->elem, a->slots, a->fetch, a->block_len, width));
     x->vbuf = mo_scratch(m, MO_TYPE(MO_VMEM, x->elem, a->slots, a->fetch, a->block_len, width));
-    if (a->bytes) x->sbuf = mo_scratch(m, MO_TYPE(MO_VMEM, MO_F32, a->slots, 2 * a->n_kv, x->keys));
+    if (a->bytes) x->sbuf = mo_scratch(m, MO_TYPE(MO_VMEM, MO_I8, a->slots, a->fetch, a->block_len, wide));
     x->obuf = mo_scratch(m, MO_TYPE(MO_VMEM, MO_BF16, a->tile, a->n_kv, a->g, a->d));
     x->qsem = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, 2));
     x->ksem = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, a->slots));
@@ -58,7 +63,7 @@ static void declare(struct attend *x)
     if (a->bytes) x->ssem = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, a->slots));
     x->osem = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, 1));
     x->rows = a->tile * a->g;
-    x->score = MO_VEC(MO_F32, x->rows, x->keys);
+    x->score = MO_VEC(MO_F32, x->rows, a->part);
     x->acc = MO_VEC(MO_F32, x->rows, a->d);
     x->column = MO_VEC(MO_F32, x->rows, 1);
     x->none = mo_splat(m, x->score, NEVER);
@@ -98,20 +103,24 @@ static int blocks_of(struct attend *x, const struct work *w, int fetch)
     return mo_min(x->m, mo_sub(x->m, w->n_block, first), num(x, x->a->fetch));
 }
 
-/* The scales of a fetch, by position: asked for, or waited for. */
-static void scales(struct attend *x, bool start, int seq, int fetch, int slot)
+/* Asks for n blocks from the fetch's i-th on. All are read from the table first: a read waits for transfers that the
+ * text begins before it. */
+static void blocks_start(struct attend *x, int place, int i, int32_t n, int slot)
 {
     struct mosaic *m = x->m;
-    const struct mo_attend *a = x->a;
-    const int from[] = {seq, -1, mo_multiple(m, mo_times(m, fetch, x->keys), x->keys)};
-    int part = mo_part(m, x->scales, from, MO_TYPE(MO_HBM, MO_F32, 1, 2 * a->n_kv, x->keys), 1);
-    int to = MO_AT(m, x->sbuf, slot), sem = MO_AT(m, x->ssem, slot);
-    if (start) mo_copy_start(m, part, to, sem);
-    else mo_copy_wait(m, part, to, sem);
+    int block[TURN], ksem = MO_AT(m, x->ksem, slot), vsem = MO_AT(m, x->vsem, slot), from = mo_add(m, place, i);
+    int ssem = x->a->bytes ? MO_AT(m, x->ssem, slot) : -1;
+    for (int32_t k = 0; k < n; k++) block[k] = mo_get(m, x->table, mo_add(m, from, num(x, k)));
+    for (int32_t k = 0; k < n; k++) {
+        int at = mo_add(m, i, num(x, k));
+        mo_copy_start(m, MO_AT(m, x->k, block[k]), MO_AT(m, x->kbuf, slot, at), ksem);
+        mo_copy_start(m, MO_AT(m, x->v, block[k]), MO_AT(m, x->vbuf, slot, at), vsem);
+        if (ssem >= 0) mo_copy_start(m, MO_AT(m, x->scales, block[k]), MO_AT(m, x->sbuf, slot, at), ssem);
+    }
 }
 
 /* Asks for the blocks of a tile's fetch. What no block is written to in a slot's first use is cleared: a masked key
- * has weight 0, but 0 times whatever the memory held may be NaN, if those are no bytes. */
+ * has weight 0, but 0 times whatever the memory held may be NaN. Of bytes it is their scales that may. */
 static void fetch_start(struct attend *x, const struct work *w, int fetch, int count)
 {
     struct mosaic *m = x->m;
@@ -119,20 +128,18 @@ static void fetch_start(struct attend *x, const struct work *w, int fetch, int c
     int n = blocks_of(x, w, fetch), slot = op(x, "arith.remsi", count, num(x, a->slots));
     int place =
         mo_add(x->m, mo_add(x->m, mo_times(x->m, w->seq, a->n_table), w->block), mo_times(x->m, fetch, a->fetch));
-    int ksem = MO_AT(m, x->ksem, slot), vsem = MO_AT(m, x->vsem, slot);
-    int i = mo_for(m, num(x, 0), n, NULL, 0);
-    int block = mo_get(m, x->table, mo_add(x->m, place, i));
-    mo_copy_start(m, MO_AT(m, x->k, block), MO_AT(m, x->kbuf, slot, i), ksem);
-    mo_copy_start(m, MO_AT(m, x->v, block), MO_AT(m, x->vbuf, slot, i), vsem);
+    int32_t turn = mo_attend_turn(a);
+    int turns = mo_over(m, n, turn), i = mo_for(m, num(x, 0), turns, NULL, 0);
+    blocks_start(x, place, mo_times(m, i, turn), turn, slot);
     mo_for_end(m, NULL, NULL, 0);
-    if (a->bytes) {
-        scales(x, true, w->seq, fetch, slot);
-        return;
-    }
+    i = mo_for(m, mo_times(m, turns, turn), n, NULL, 0);
+    blocks_start(x, place, i, 1, slot);
+    mo_for_end(m, NULL, NULL, 0);
     mo_if(m, mo_compare(m, "slt", count, num(x, a->slots)));
     i = mo_for(m, n, num(x, a->fetch), NULL, 0);
-    int zero = mo_splat(m, MO_VEC(MO_BF16, 1, 1, a->block_len, a->n_kv * a->d), 0);
-    mo_store(m, x->vbuf, (const int[]){slot, i, -1, -1}, zero);
+    int32_t width = a->bytes ? mo_attend_wide(a) : a->n_kv * a->d;
+    int zero = mo_splat(m, MO_VEC(x->elem, 1, 1, a->block_len, width), 0);
+    mo_store(m, a->bytes ? x->sbuf : x->vbuf, (const int[]){slot, i, -1, -1}, zero);
     mo_for_end(m, NULL, NULL, 0);
     mo_if_end(m);
 }
@@ -165,21 +172,47 @@ static void out_wait(struct attend *x)
 /* ---- arithmetic of one fetch ------------------------------------------------------------------------------------
  */
 
-static int keys_of(struct attend *x, int buffer, int slot, int32_t head)
+/* Keys or values of a part of a fetch: [part, d]. */
+static int keys_of(struct attend *x, int buffer, int slot, int32_t part, int32_t head)
 {
     const struct mo_attend *a = x->a;
-    const int at[] = {slot, -1, -1, num(x, head * a->d)};
-    int v = mo_load(x->m, buffer, at, MO_VEC(x->elem, 1, a->fetch, a->block_len, a->d));
-    return mo_convert(x->m, MO_RESHAPE(x->m, v, x->keys, a->d), MO_BF16);
+    int32_t n = a->part / a->block_len;
+    const int at[] = {slot, num(x, part * n), -1, num(x, head * a->d)};
+    int v = mo_load(x->m, buffer, at, MO_VEC(x->elem, 1, n, a->block_len, a->d));
+    return mo_convert(x->m, MO_RESHAPE(x->m, v, a->part, a->d), MO_BF16);
 }
 
-/* x [rows, keys] with each column scaled: row `row` of the scales. */
-static int scaled(struct attend *x, int v, int slot, int32_t row)
+/* The scales of a part, [heads, part]: of keys, then of values. Bytes of a position lie beside one another, as
+ * lower_q8.c says it: a product with 128 and 1 where they belong turns them and makes one number of both, which is
+ * the upper half of the scale's bits, less 128 * 128. */
+static int scales_of(struct attend *x, int slot, int32_t part)
 {
-    if (!x->a->bytes) return v;
-    const int at[] = {slot, num(x, row), -1};
-    int s = MO_RESHAPE(x->m, mo_load(x->m, x->sbuf, at, MO_VEC(MO_F32, 1, 1, x->keys)), 1, x->keys);
-    return op(x, "arith.mulf", v, mo_broadcast(x->m, s, x->score));
+    struct mosaic *m = x->m;
+    const struct mo_attend *a = x->a;
+    if (!a->bytes) return -1;
+    int32_t n = a->part / a->block_len, rows = (2 * a->n_kv + 7) / 8 * 8, wide = mo_attend_wide(a);
+    struct mo_type choice = MO_VEC(MO_I32, rows, wide), all = MO_VEC(MO_F32, rows, a->part), bits = all;
+    bits.elem = MO_I32;
+    int row = mo_iota(m, choice, 0), column = mo_iota(m, choice, 1);
+    /* Keys' upper bytes, their lower, values' upper, their lower. */
+    int values = mo_compare(m, "sge", row, mo_splat(m, choice, a->n_kv));
+    int upper = op(x, "arith.addi", row, mo_select(m, values, mo_splat(m, choice, a->n_kv), mo_splat(m, choice, 0)));
+    int lower = op(x, "arith.addi", upper, mo_splat(m, choice, a->n_kv));
+    choice.elem = MO_F32;
+    int is = mo_select(m, mo_compare(m, "eq", column, lower), mo_splat(m, choice, 1), mo_splat(m, choice, 0));
+    is = mo_select(m, mo_compare(m, "eq", column, upper), mo_splat(m, choice, 128), is);
+    int v = mo_load(m, x->sbuf, (const int[]){slot, num(x, part * n), -1, -1}, MO_VEC(MO_I8, 1, n, a->block_len, wide));
+    v = mo_convert(m, MO_RESHAPE(m, v, a->part, wide), MO_BF16);
+    v = mo_convert(m, mo_product(m, mo_convert(m, is, MO_BF16), v, true, mo_splat(m, all, 0)), MO_I32);
+    v = op(x, "arith.muli", op(x, "arith.addi", v, mo_splat(m, bits, 128 * 128)), mo_splat(m, bits, 1 << 16));
+    return mo_bitcast(m, v, MO_F32);
+}
+
+/* v [rows, part] with each column scaled: row `row` of the scales. */
+static int scaled(struct attend *x, int v, int by, int32_t row)
+{
+    if (by < 0) return v;
+    return op(x, "arith.mulf", v, mo_broadcast(x->m, mo_rows(x->m, by, row, 1), x->score));
 }
 
 /* Which keys (columns, the first at position key0) each row sees. */
@@ -200,12 +233,13 @@ static int mask_of(struct attend *x, const struct work *w, int key0)
 }
 
 /* Scores in powers of two, masked. */
-static int scores(struct attend *x, int q, int slot, int32_t head, int mask)
+static int scores(struct attend *x, int q, int slot, int32_t part, int32_t head, int mask, int by)
 {
     struct mosaic *m = x->m;
     const struct mo_attend *a = x->a;
-    int s = scaled(x, mo_product(m, q, keys_of(x, x->kbuf, slot, head), true, x->zero_score), slot, head);
+    int s = mo_product(m, q, keys_of(x, x->kbuf, slot, part, head), true, x->zero_score);
     double scale = (double)a->scale;
+    s = scaled(x, s, by, head);
     if (a->softcap > 0) {
         s = op(x, "arith.mulf", s, mo_splat(m, x->score, scale / (double)a->softcap));
         s = mo_unary(m, "math.tanh", s);
@@ -215,47 +249,64 @@ static int scores(struct attend *x, int q, int slot, int32_t head, int mask)
     return mo_select(m, mask, s, x->none);
 }
 
-static int parts_of(struct attend *x, int p)
+static int sums_of(struct attend *x, int p)
 {
     int sum = -1;
-    for (int32_t from = 0; from < x->keys; from += SUMS) {
-        int part = mo_columns(x->m, p, from, SUMS);
-        sum = sum < 0 ? part : op(x, "arith.addf", sum, part);
+    for (int32_t from = 0; from < x->a->part; from += SUMS) {
+        int some = mo_columns(x->m, p, from, SUMS);
+        sum = sum < 0 ? some : op(x, "arith.addf", sum, some);
     }
     return sum;
 }
 
+/* A part's scores s of heads h0 to h1, of which top are the largest, and its values, into what is carried; by: its
+ * scales. */
+static void weigh(struct attend *x, int slot, int32_t part, const int *s, const int *top, int by, int32_t h0,
+                  int32_t h1, struct head *head)
+{
+    struct mosaic *m = x->m;
+    struct mo_type sums = MO_VEC(MO_F32, x->rows, SUMS);
+    int max[MO_CARRY_MAX], p[MO_CARRY_MAX], keep[MO_CARRY_MAX], y[MO_CARRY_MAX];
+    for (int32_t h = h0; h < h1; h++) {
+        max[h] = op(x, "arith.maximumf", head[h].max, top[h]);
+        p[h] = mo_unary(m, "math.exp2", op(x, "arith.subf", s[h], mo_broadcast(m, max[h], x->score)));
+        keep[h] = mo_unary(m, "math.exp2", op(x, "arith.subf", head[h].max, max[h]));
+    }
+    for (int32_t h = h0; h < h1; h++) {
+        int v = keys_of(x, x->vbuf, slot, part, h);
+        int some = mo_convert(m, scaled(x, p[h], by, x->a->n_kv + h), MO_BF16);
+        y[h] = mo_product(m, some, v, false, x->zero_acc);
+    }
+    for (int32_t h = h0; h < h1; h++) {
+        int sum = op(x, "arith.mulf", mo_broadcast(m, keep[h], sums), head[h].sum);
+        int acc = op(x, "arith.mulf", mo_broadcast(m, keep[h], x->acc), head[h].acc);
+        head[h].sum = op(x, "arith.addf", sum, sums_of(x, p[h]));
+        head[h].acc = op(x, "arith.addf", acc, y[h]);
+        head[h].max = max[h];
+    }
+}
+
+/* Of several parts, those further on are multiplied with the queries while the maxima of the ones before them, and
+ * what follows, are on their way: the text has each step of a part some parts after the one before it. */
 static void one_fetch(struct attend *x, const struct work *w, const int *q, int fetch, int slot, struct head *head)
 {
     struct mosaic *m = x->m;
     const struct mo_attend *a = x->a;
-    struct mo_type sums = MO_VEC(MO_F32, x->rows, SUMS);
-    int n = blocks_of(x, w, fetch), s[MO_CARRY_MAX], p[MO_CARRY_MAX], max[MO_CARRY_MAX], keep[MO_CARRY_MAX];
-    int y[MO_CARRY_MAX], block = mo_add(x->m, w->block, mo_times(x->m, fetch, a->fetch));
-    int mask = mask_of(x, w, mo_times(x->m, block, a->block_len));
+    int n = blocks_of(x, w, fetch), s[PARTS][MO_CARRY_MAX], top[PARTS][MO_CARRY_MAX], by[PARTS], mask[PARTS];
+    int32_t most = x->parts > 1 ? 1 : 0, rest = 2 * most; /* parts between products and maxima, and what follows */
+    int key0 = mo_times(x->m, mo_add(x->m, w->block, mo_times(x->m, fetch, a->fetch)), a->block_len);
+    for (int32_t i = 0; i < x->parts; i++) mask[i] = mask_of(x, w, mo_add(m, key0, num(x, i * a->part)));
     fetch_wait(x, x->k, x->kbuf, x->ksem, slot, n);
     fetch_wait(x, x->v, x->vbuf, x->vsem, slot, n); /* here: a wait further down keeps work from moving past it */
-    if (a->bytes) scales(x, false, num(x, 0), num(x, 0), slot);
+    if (a->bytes) fetch_wait(x, x->scales, x->sbuf, x->ssem, slot, n);
     for (int32_t h0 = 0; h0 < a->n_kv; h0 += a->heads) {
         int32_t h1 = h0 + a->heads < a->n_kv ? h0 + a->heads : a->n_kv;
-        for (int32_t h = h0; h < h1; h++) s[h] = scores(x, q[h], slot, h, mask);
-        for (int32_t h = h0; h < h1; h++) max[h] = mo_reduce(m, "maximumf", s[h], 1);
-        for (int32_t h = h0; h < h1; h++) {
-            max[h] = op(x, "arith.maximumf", head[h].max, max[h]);
-            p[h] = mo_unary(m, "math.exp2", op(x, "arith.subf", s[h], mo_broadcast(m, max[h], x->score)));
-            keep[h] = mo_unary(m, "math.exp2", op(x, "arith.subf", head[h].max, max[h]));
-        }
-        for (int32_t h = h0; h < h1; h++) {
-            int v = keys_of(x, x->vbuf, slot, h);
-            int part = mo_convert(m, scaled(x, p[h], slot, a->n_kv + h), MO_BF16);
-            y[h] = mo_product(m, part, v, false, x->zero_acc);
-        }
-        for (int32_t h = h0; h < h1; h++) {
-            int sum = op(x, "arith.mulf", mo_broadcast(m, keep[h], sums), head[h].sum);
-            int acc = op(x, "arith.mulf", mo_broadcast(m, keep[h], x->acc), head[h].acc);
-            head[h].sum = op(x, "arith.addf", sum, parts_of(x, p[h]));
-            head[h].acc = op(x, "arith.addf", acc, y[h]);
-            head[h].max = max[h];
+        for (int32_t i = 0; i < x->parts + rest; i++) {
+            if (h0 == 0 && i < x->parts) by[i] = scales_of(x, slot, i);
+            for (int32_t h = h0; h < h1 && i < x->parts; h++) s[i][h] = scores(x, q[h], slot, i, h, mask[i], by[i]);
+            for (int32_t h = h0, k = i - most; h < h1 && k >= 0 && k < x->parts; h++)
+                top[k][h] = mo_reduce(m, "maximumf", s[k][h], 1);
+            if (i >= rest) weigh(x, slot, i - rest, s[i - rest], top[i - rest], by[i - rest], h0, h1, head);
         }
     }
 }
@@ -335,7 +386,9 @@ void mo_attend(struct mosaic *m, const struct mo_attend *a)
 {
     struct attend x = {.m = m, .a = a};
     sy_assert(3 * a->n_kv <= MO_CARRY_MAX && a->slots >= 2 && a->fetch * a->block_len % SUMS == 0 && a->d % 128 == 0);
-    sy_assert(!a->bytes || (a->window <= 0 && a->block_len % 32 == 0));
+    sy_assert(!a->bytes || a->block_len % 32 == 0);
+    sy_assert(a->part % SUMS == 0 && a->part % a->block_len == 0 && a->fetch * a->block_len % a->part == 0);
+    sy_assert(a->fetch * a->block_len / a->part <= PARTS);
     declare(&x);
     int zero = num(&x, 0), live = mo_get(m, x.live, zero), carry[2] = {zero, zero};
     int any = mo_compare(m, "sgt", live, zero);

@@ -4,6 +4,7 @@
 #include "backend/pjrt/mosaic/kernels.h"
 
 enum { D = 128, C = 64, SIDE_MAX = 4, PAIRS_MAX = 4, BETA = 8, GROWN = 16, LEFT = 4, LAST = 8 };
+enum { Q, K, V, COLUMN, ROW, INPUTS };
 #define NEVER (-1.0e30) /* a decay to what is yet to come */
 
 struct pair { /* values of two heads of a piece, [D, D] */
@@ -16,9 +17,9 @@ struct chunk {
     struct mosaic *m;
     const struct mo_chunk *a;
     int32_t n_unit, keys, pairs;
-    int read, write, live, state, in[4], state_out, y; /* operands; in: qk, v, column, row */
-    int buf[4], ybuf, now, sbuf, wbuf;                 /* scratch; now: the states in work */
-    int insem[4], ysem, ssem, wsem;
+    int read, write, live, state, in[INPUTS], state_out, y; /* operands; queries, keys and values lie in one */
+    int buf[INPUTS], ybuf, now, sbuf, wbuf;                 /* scratch; now: the states in work */
+    int insem[INPUTS], ysem, ssem, wsem;
     int rounds;                                         /* i32: of a unit */
     int zero, never, upto, below, eye, first, level[6]; /* [D, D]; first: columns of the first head */
     enum mo_elem elem;
@@ -41,23 +42,25 @@ static void declare(struct chunk *x)
 {
     struct mosaic *m = x->m;
     const struct mo_chunk *a = x->a;
-    const int32_t rows[][2] = {{2 * x->keys, C}, {a->unit, C}, {1, C}, {1, 16}};
+    const int32_t gate_rows[] = {C, 16};
     x->read = mo_prefetch(m, a->n_chunk);
     x->write = mo_prefetch(m, a->n_chunk);
     x->live = mo_prefetch(m, 1);
     x->state = mo_input(m, MO_TYPE(MO_HBM, x->elem, a->n_slot, a->n_val, D, D));
-    for (int i = 0; i < 4; i++)
-        x->in[i] =
-            mo_input(m, MO_TYPE(MO_HBM, i < 2 ? MO_BF16 : MO_F32, x->n_unit, a->n_chunk, rows[i][0], rows[i][1], D));
+    x->in[Q] = x->in[K] = x->in[V] = mo_input(m, MO_TYPE(MO_HBM, MO_BF16, a->n_chunk, C, (2 * a->n_key + a->n_val) * D));
+    for (int i = 0; i < 2; i++)
+        x->in[COLUMN + i] = mo_input(m, MO_TYPE(MO_HBM, MO_F32, x->n_unit, a->n_chunk, gate_rows[i], D));
     x->state_out = mo_output_in(m, x->state);
-    x->y = mo_output(m, MO_TYPE(MO_HBM, MO_F32, x->n_unit, a->n_chunk, a->unit, C, D));
-    for (int i = 0; i < 4; i++)
-        x->buf[i] = mo_scratch(m, MO_TYPE(MO_VMEM, i < 2 ? MO_BF16 : MO_F32, 2, a->side, rows[i][0], rows[i][1], D));
-    x->ybuf = mo_scratch(m, MO_TYPE(MO_VMEM, MO_F32, 2, a->side, a->unit, C, D));
+    x->y = mo_output(m, MO_TYPE(MO_HBM, MO_F32, a->n_chunk, C, a->n_val * D));
+    for (int i = 0; i < COLUMN; i++)
+        x->buf[i] = mo_scratch(m, MO_TYPE(MO_VMEM, MO_BF16, 2, a->side, C, (i == V ? a->unit : x->keys) * D));
+    for (int i = 0; i < 2; i++)
+        x->buf[COLUMN + i] = mo_scratch(m, MO_TYPE(MO_VMEM, MO_F32, 2, a->side, gate_rows[i], D));
+    x->ybuf = mo_scratch(m, MO_TYPE(MO_VMEM, MO_F32, 2, a->side, C, a->unit * D));
     x->now = mo_scratch(m, MO_TYPE(MO_VMEM, MO_F32, a->unit, D, D));
     x->sbuf = mo_scratch(m, MO_TYPE(MO_VMEM, x->elem, a->unit, D, D));
     x->wbuf = mo_scratch(m, MO_TYPE(MO_VMEM, x->elem, a->unit, D, D));
-    for (int i = 0; i < 4; i++) x->insem[i] = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, 2));
+    for (int i = 0; i < INPUTS; i++) x->insem[i] = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, 2));
     x->ysem = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, 2));
     x->ssem = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, 1));
     x->wsem = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, 1));
@@ -95,11 +98,22 @@ static struct place place_of(struct chunk *x, int round)
     return p;
 }
 
+/* `heads` heads of a round's pieces from head `first` (of unit 0) on: a unit's columns of an array by token. */
+static int columns_of(struct chunk *x, int array, const struct place *p, int32_t first, int32_t heads, enum mo_elem elem)
+{
+    struct mosaic *m = x->m;
+    int from = mo_add(m, mo_times(m, p->unit, heads * D), num(x, first * D));
+    const int at[] = {p->chunk, -1, mo_multiple(m, from, D)};
+    return mo_part(m, array, at, MO_TYPE(MO_HBM, elem, x->a->side, C, heads * D), 0);
+}
+
 static void come(struct chunk *x, bool start, const struct place *p)
 {
     struct mosaic *m = x->m;
-    for (int i = 0; i < 4; i++) {
-        int far = mo_span(m, MO_AT(m, x->in[i], p->unit), p->chunk, x->a->side);
+    const int32_t first[] = {0, x->a->n_key, 2 * x->a->n_key};
+    for (int i = 0; i < INPUTS; i++) {
+        int far = i < COLUMN ? columns_of(x, x->in[i], p, first[i], i == V ? x->a->unit : x->keys, MO_BF16)
+                             : mo_span(m, MO_AT(m, x->in[i], p->unit), p->chunk, x->a->side);
         (start ? mo_copy_start : mo_copy_wait)(m, far, MO_AT(m, x->buf[i], p->slot), MO_AT(m, x->insem[i], p->slot));
     }
 }
@@ -107,7 +121,7 @@ static void come(struct chunk *x, bool start, const struct place *p)
 static void leave(struct chunk *x, bool start, const struct place *p)
 {
     struct mosaic *m = x->m;
-    int far = mo_span(m, MO_AT(m, x->y, p->unit), p->chunk, x->a->side);
+    int far = columns_of(x, x->y, p, 0, x->a->unit, MO_F32);
     (start ? mo_copy_start : mo_copy_wait)(m, MO_AT(m, x->ybuf, p->slot), far, MO_AT(m, x->ysem, p->slot));
 }
 
@@ -179,26 +193,26 @@ static int end(struct chunk *x, int chunk, int unit, int pending)
 /* ---- arithmetic -------------------------------------------------------------------------------------------------
  */
 
-/* n matrices [C, D] from the one of that number on, one below the other. */
-static int load(struct chunk *x, int i, const struct place *p, int32_t piece, int32_t from, int32_t n)
+/* A head's queries, keys or values of a piece, or (head 0) its columns: [C, D]. */
+static int load(struct chunk *x, int i, const struct place *p, int32_t piece, int32_t head)
 {
-    const int at[] = {p->slot, num(x, piece), num(x, from), -1, -1};
-    enum mo_elem e = i < 2 ? MO_BF16 : MO_F32;
-    return MO_RESHAPE(x->m, mo_load(x->m, x->buf[i], at, MO_VEC(e, 1, 1, n, C, D)), n * C, D);
+    const int at[] = {p->slot, num(x, piece), -1, num(x, head * D)};
+    enum mo_elem e = i < COLUMN ? MO_BF16 : MO_F32;
+    return MO_RESHAPE(x->m, mo_load(x->m, x->buf[i], at, MO_VEC(e, 1, 1, C, D)), C, D);
 }
 
 /* A column for each head of a pair, everywhere. */
 static int column(struct chunk *x, const struct place *p, int32_t piece, int32_t at)
 {
-    int g = load(x, 2, p, piece, 0, 1), side[2];
+    int g = load(x, COLUMN, p, piece, 0), side[2];
     for (int i = 0; i < 2; i++) side[i] = mo_broadcast(x->m, mo_columns(x->m, g, at + i, 1), x->half);
     return mo_concat(x->m, side[0], side[1], 0);
 }
 
 static int row(struct chunk *x, const struct place *p, int32_t piece, int32_t at)
 {
-    const int from[] = {p->slot, num(x, piece), -1, num(x, at), -1};
-    int r = MO_RESHAPE(x->m, mo_load(x->m, x->buf[3], from, MO_VEC(MO_F32, 1, 1, 1, 1, D)), 1, D);
+    const int from[] = {p->slot, num(x, piece), num(x, at), -1};
+    int r = MO_RESHAPE(x->m, mo_load(x->m, x->buf[ROW], from, MO_VEC(MO_F32, 1, 1, 1, D)), 1, D);
     return mo_broadcast(x->m, r, x->whole);
 }
 
@@ -207,7 +221,7 @@ static void keys(struct chunk *x, const struct place *p, int32_t piece)
     struct mosaic *m = x->m;
     for (int32_t j = 0; j < x->keys; j++) {
         struct key *k = &x->key[piece][j];
-        int q = load(x, 0, p, piece, j, 1), key = load(x, 0, p, piece, x->keys + j, 1);
+        int q = load(x, Q, p, piece, j), key = load(x, K, p, piece, j);
         q = mo_concat(m, q, q, 0);
         key = mo_concat(m, key, key, 0);
         k->kk = mo_product(m, key, key, true, x->zero);
@@ -241,7 +255,8 @@ static void apply(struct chunk *x, const struct place *at, int32_t piece, int32_
     struct pair *p = &x->pair[piece][i];
     const struct key *k = key_of(x, piece, i);
     int grown = column(x, at, piece, GROWN + 2 * i), inverse = small(x, p->x);
-    int v = mo_convert(x->m, load(x, 1, at, piece, 2 * i, 2), MO_F32);
+    int v = mo_concat(x->m, load(x, V, at, piece, 2 * i), load(x, V, at, piece, 2 * i + 1), 0);
+    v = mo_convert(x->m, v, MO_F32);
     p->u = product(x, inverse, small(x, times(x, v, p->beta)));
     p->w = product(x, inverse, small(x, times(x, k->k, times(x, p->beta, grown))));
     p->q = times(x, k->q, grown);
@@ -269,8 +284,10 @@ static void add(struct chunk *x, const struct place *at, int32_t piece, int32_t 
     struct mosaic *m = x->m;
     struct pair *p = &x->pair[piece][i];
     int y = mo_product(m, p->p, p->vn, false, p->qs);
-    const int to[] = {at->slot, num(x, piece), num(x, 2 * i), -1, -1};
-    mo_store(m, x->ybuf, to, MO_RESHAPE(m, y, 1, 1, 2, C, D));
+    for (int32_t k = 0; k < 2; k++) {
+        const int to[] = {at->slot, num(x, piece), -1, num(x, (2 * i + k) * D)};
+        mo_store(m, x->ybuf, to, MO_RESHAPE(m, mo_rows(m, y, C * k, C), 1, 1, C, D));
+    }
     int left = times(x, key_of(x, piece, i)->kt, row(x, at, piece, LEFT + i));
     for (int32_t k = 0; k < 2; k++) {
         int own = k ? mo_select(m, x->first, x->zero, left) : where(x, x->first, left);

@@ -16,8 +16,8 @@ enum { MO_VMEM_BYTES = 60 << 20 }; /* that a kernel may take: a tpu7x has 64 MiB
  *   ctx i32 [n_seq]: its length once the step has run
  *   live i32 [1]: sequences that have tokens; they come first
  *   q bf16 [n_tok + tile, n_kv, g, d]; k, v [n_block, block_len, n_kv * d], bf16 or, of bytes, i8
- *   of bytes: scales f32 [n_seq, 2 * n_kv, keys], of the keys of each position and of the values, by position; keys:
- *   n_table * block_len, and as many more as whole fetches take
+ *   of bytes: scales [n_block, block_len, wide] i8, a bfloat16 of each head's key and value of a position in two
+ *   bytes, as lower_q8.c has them, to a multiple of 128 bytes
  * Result: bf16 like q; only rows of tokens are meant, others hold anything. */
 struct mo_attend {
     int32_t n_seq, n_tok, n_table, n_block, block_len, n_kv;
@@ -25,17 +25,24 @@ struct mo_attend {
     int32_t d;     /* a multiple of 128 */
     int32_t tile;  /* a power of two */
     int32_t fetch; /* a power of two; fetch * block_len is a multiple of 128 */
+    int32_t part;  /* keys worked on at once: whole blocks, a multiple of 128, of which a fetch has up to 8 */
     int32_t slots; /* fetches in memory at once: 2 or more */
     int32_t heads; /* key heads worked on side by side, so that their latencies overlap */
     int32_t window;
     float scale, softcap; /* softcap, window 0: none */
-    bool bytes;           /* blocks of 32 positions or more then, and no window */
+    bool bytes;           /* blocks of 32 positions or more then, and heads of 128 */
 };
 void mo_attend(struct mosaic *, const struct mo_attend *);
+static inline int32_t mo_attend_wide(const struct mo_attend *a) { return (4 * a->n_kv + 127) / 128 * 128; }
+static inline int32_t mo_attend_turn(const struct mo_attend *a) /* blocks asked for at once */
+{
+    return a->fetch < 16 ? a->fetch : 16;
+}
 /* The kernel of a bucket, with how much it takes at once; heads side by side of tiles of that many rows.
  * (lower_kernel.c) */
 struct mo_attend mo_attend_of(const struct sy_attn_dim *, const struct sy_cache_dim *, bool bytes, struct sy_shape);
 int32_t mo_attend_heads(int32_t n_kv, int32_t rows);
+int32_t mo_attend_part(const struct mo_attend *); /* what it has else */
 
 /* Experts of a mixture (Gale et al., arXiv:2211.15841, group rows the same way): for each row of expert e,
  * down_e (silu(gate_e x) * up_e x). Rows are sorted by expert, each expert's first at a multiple of 16. Weights of an
@@ -91,19 +98,21 @@ static inline int32_t mo_delta_heads(const struct mo_delta *a) { return (a->unit
 static inline int32_t mo_delta_rows(const struct mo_delta *a) { return (2 * mo_delta_keys(a) + a->unit + 7) / 8 * 8; }
 
 /* The gated delta rule over pieces of 64 tokens (Yang et al., arXiv:2412.06464, section 3.3), which the caller cuts
- * where it likes: places of a piece that are no token's have k, q, v, beta and log decays of 0, which change nothing.
- * Pieces of a sequence follow one another; its state stays in memory from the first to the last. Two value heads of
- * one key head are taken as matrices of 128 by 128, `side` pieces of `unit` heads at once. With A below the diagonal,
- * A_ij = beta_i e^(G_i - G_j) k_i . k_j, the inverse of 1 + A comes by halves: X, right in blocks of w, becomes X - X
- * (A where blocks of w meet) X, right in those of 2 w; products of powers of A would lose all digits where keys are
- * alike. Operands: read i32 [n_chunk]: the slot from which a piece that is its sequence's first begins; -1: from
- * zeros; -2: goes on write i32 [n_chunk]: the slot for what a sequence's last piece leaves; -1: it is not the last
+ * where it likes: places of a piece that are no token's have beta and log decays of 0, and change nothing then if the
+ * rest is finite. Pieces of a sequence follow one another; its state stays in memory from the first to the last. Two
+ * value heads of one key head are taken as matrices of 128 by 128, `side` pieces of `unit` heads at once. With A below
+ * the diagonal, A_ij = beta_i e^(G_i - G_j) k_i . k_j, the inverse of 1 + A comes by halves: X, right in blocks of w,
+ * becomes X - X (A where blocks of w meet) X, right in those of 2 w; products of powers of A would lose all digits
+ * where keys are alike. Operands:
+ *   read i32 [n_chunk]: the slot from which a piece that is its sequence's first begins; -1: from zeros; -2: goes on
+ *   write i32 [n_chunk]: the slot for what a sequence's last piece leaves; -1: it is not the last
  *   live i32 [1]: pieces; they come first; read by -2 past them to a multiple of side
  *   state [n_slot, n_val, 128, 128] f32 or bf16
- *   qk bf16 [n_unit, n_chunk, 2 keys, 64, 128]: q of the unit's key heads, then k; v bf16 [n_unit, n_chunk, unit, 64,
- * 128] column f32 [n_unit, n_chunk, 64, 128]: at column h G, at 8 + h beta, at 16 + h e^G, G the sum of log decays
+ *   x bf16 [n_chunk, 64, (2 n_key + n_val) * 128]: q of all heads, k, v, as a projection writes them
+ *   column f32 [n_unit, n_chunk, 64, 128]: at column h G, at 8 + h beta, at 16 + h e^G, G the sum of log decays
  *   row f32 [n_unit, n_chunk, 16, 128]: in row p G of the heads 2 p and 2 p + 1, 64 each; in row 4 + p e^(last G - G)
- * of them; in row 8 + h e^(last G) everywhere Results: state, in place; y f32 [n_unit, n_chunk, unit, 64, 128]. */
+ *   of them; in row 8 + h e^(last G) everywhere
+ * Results: state, in place; y f32 [n_chunk, 64, n_val * 128], as the next product reads it. */
 struct mo_chunk {
     int32_t n_chunk, n_slot, n_key, n_val;
     int32_t unit; /* at most 8; whole key heads of an even number of value heads */

@@ -32,6 +32,7 @@ static struct mo_attend attend_of(const struct sy_attend_shape *s)
     a.fetch = s->fetch / s->block_len;
     a.slots = 2;
     a.heads = mo_attend_heads(a.n_kv, a.tile * a.g);
+    a.part = mo_attend_part(&a);
     a.scale = 0.1F;
     return a;
 }
@@ -86,8 +87,8 @@ static sy_status attend_twin_program(const struct sy_env *env, const struct sy_a
     struct pj_type array = PJ_TYPE(l.opt.kv_elem, a.n_block, s->block_len, s->n_kv, s->d);
     if (kernels) array = PJ_TYPE(l.opt.kv_elem, a.n_block, s->block_len, (int64_t)s->n_kv * s->d);
     for (int i = 0; i < 2; i++) kv[i] = pj_arg(&l.h, array, i);
-    int64_t n_group = lower_q8_groups(s->n_kv, s->d);
-    if (a.bytes) kv[2] = pj_arg(&l.h, PJ_TYPE(PJ_I8, a.n_block, s->block_len, 4 * n_group), 2);
+    int64_t wide = lower_q8_width(&node[ATTEND].attr.attn, kernels);
+    if (a.bytes) kv[2] = pj_arg(&l.h, PJ_TYPE(PJ_I8, a.n_block, s->block_len, wide), 2);
     for (int i = Q; i <= V; i++)
         val[i] = pj_arg(&l.h, PJ_TYPE(PJ_F32, a.n_tok, (int64_t)s->n_kv * (i == Q ? s->n_group : 1) * s->d), -1);
     result[n_kv] = lower_attend(&l, &node[ATTEND]);
@@ -225,7 +226,7 @@ static int by_start(const void *a, const void *b)
 int sy_schedule_loops(const char *text, size_t n, struct sy_schedule_loop loop[SY_SCHEDULE_LOOPS])
 {
     static const char branch[] = "sbr.rel", target[] = "target bundleno = ";
-    int found = 0;
+    int found = 0, open = 0; /* open: loops whose last branch's delay slots are not yet over */
     int64_t address = 0;
     for (const char *at = text, *all = text + n, *end; at < all; at = end + 1) {
         end = memchr(at, '\n', (size_t)(all - at));
@@ -235,11 +236,15 @@ int sy_schedule_loops(const char *text, size_t n, struct sy_schedule_loop loop[S
         char *after;
         int64_t here = strtoll(head, &after, 16);
         if (after > head && strchr(after, ':')) address = here;
+        if (after > head && (strstr(after, " LB:") || strstr(after, " PF:")))
+            for (; open > 0; open--) loop[found - open].to = address;
         const char *jump = memmem(at, (size_t)(end - at), branch, sizeof branch - 1);
         const char *to = jump ? memmem(jump, (size_t)(end - jump), target, sizeof target - 1) : NULL;
         if (!to || found == SY_SCHEDULE_LOOPS) continue;
         int64_t back = strtoll(to + sizeof target - 1, NULL, 10);
-        if (back < address) loop[found++] = (struct sy_schedule_loop){back, address + 1};
+        if (back >= address) continue;
+        loop[found++] = (struct sy_schedule_loop){back, address + 1};
+        open++;
     }
     qsort(loop, (size_t)found, sizeof *loop, by_start);
     return found;
@@ -267,7 +272,7 @@ static bool attend_loops(const struct sy_schedule_loop *l, int n, const struct m
         inside += mo_length(l[i]);
     }
     if (block < 0) return false;
-    out->block = (double)mo_length(l[block]);
+    out->block = (double)mo_length(l[block]) / mo_attend_turn(a);
     out->fetch = (double)(mo_length(l[fetch]) - inside) + a->fetch * out->block;
     out->tile = (double)(mo_length(l[tile]) - mo_length(l[fetch]));
     return true;
@@ -384,7 +389,8 @@ sy_status sy_attend_cost(const struct sy_env *env, const char *plugin, const str
     sy_status st = mo_schedule(env, plugin, t, &m, &k, err);
     if (st) return st;
     if (!attend_loops(k.loop, k.n, &a, out)) return mo_schedule_unknown(err);
-    double key = a.bytes ? s->d + 4 : 2 * s->d, bytes = 2.0 * s->fetch * s->n_kv * key, fetches, tiles;
+    double position = a.bytes ? 2.0 * s->n_kv * s->d + mo_attend_wide(&a) : 4.0 * s->n_kv * s->d;
+    double bytes = s->fetch * position, fetches, tiles;
     count_work(s, &fetches, &tiles);
     out->compile_s = k.compile_s;
     out->memory = bytes / t->hbm_bytes_s * t->clock_hz;

@@ -335,7 +335,7 @@ int mo_convert(struct mosaic *m, int a, enum mo_elem to)
                      : from.elem == MO_BF16 && to == MO_F32 ? "arith.extf"
                      : from.elem == MO_I1                   ? "arith.extui"
                      : to == MO_I32 && from.elem == MO_I8   ? "arith.extsi"
-                     : to == MO_I8 && from.elem == MO_F32   ? "arith.fptosi"
+                     : from.elem == MO_F32                  ? "arith.fptosi"
                                                             : "arith.sitofp";
     t.elem = to;
     int v = result(m, t);
