@@ -1,8 +1,9 @@
 /* mosaic_interp.h - runs a kernel's text on a CPU, as a test wants it run: scratch and results begin as NaN, bytes as
- * the largest, which makes no number of two that are one, every index is checked, and a transfer has happened only when it was waited for. Until then its target
- * may be neither read nor written and its source not written, by anything. A wait must be for all that its semaphore
- * has under way, since nothing says which of several transfers arrived first. Reads the text, not the writer's memory
- * of it; knows the ops that src/backend/pjrt/mosaic writes and refuses others. */
+ * the largest, which makes no number of two that are one, every index is checked, and a transfer has happened only
+ * when it was waited for. Until then its target may be neither read nor written and its source not written, by
+ * anything. A wait must be for all that its semaphore has under way, since nothing says which of several transfers
+ * arrived first. Reads the text, not the writer's memory of it; knows the ops that src/backend/pjrt/mosaic writes and
+ * refuses others. */
 #pragma once
 #include "base/buf.h"
 

@@ -132,8 +132,7 @@ static struct data data_of(const struct case_of *c)
 
 static void data_free(struct data *d)
 {
-    float *all[] = {d->q,     d->k,    d->v,     d->g, d->beta,  d->read,
-                    d->write, d->live, d->state, d->x, d->in[0], d->in[1]};
+    float *all[] = {d->q, d->k, d->v, d->g, d->beta, d->read, d->write, d->live, d->state, d->x, d->in[0], d->in[1]};
     for (size_t i = 0; i < SY_COUNT(all); i++) free(all[i]);
 }
 

@@ -1,9 +1,9 @@
 /* lower_q8.c - a KV cache of bytes (--kv-dtype q8_0). Numbers of a head share a scale by groups of the largest size
  * that divides 128 and the head's width, so that a kernel for TPUs can scale sums of whole heads; the cpu backend has
  * groups of 32. A scale is the largest magnitude / 127, rounded up to bfloat16, and a code is the number / scale,
- * rounded to nearest even. Scales lie in an array of their own, i8 [n_block, block_len, 2 * groups, or more]: the upper
- * bytes of those of keys, their lower bytes, then the same of values, then nothing; all arrays of a cache are of one
- * type, whichever moves them. A kernel asks for blocks of that array too, of rows as wide as vectors. */
+ * rounded to nearest even. Scales lie in an array of their own, i8 [n_block, block_len, 2 * groups, or more]: the
+ * upper bytes of those of keys, their lower bytes, then the same of values, then nothing; all arrays of a cache are
+ * of one type, whichever moves them. A kernel asks for blocks of that array too, of rows as wide as vectors. */
 #include "backend/pjrt/lower_int.h"
 
 static int64_t group_of(int64_t d)

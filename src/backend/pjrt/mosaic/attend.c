@@ -201,7 +201,8 @@ static int scales_of(struct attend *x, int slot, int32_t part)
     choice.elem = MO_F32;
     int is = mo_select(m, mo_compare(m, "eq", column, lower), mo_splat(m, choice, 1), mo_splat(m, choice, 0));
     is = mo_select(m, mo_compare(m, "eq", column, upper), mo_splat(m, choice, 128), is);
-    int v = mo_load(m, x->sbuf, (const int[]){slot, num(x, part * n), -1, -1}, MO_VEC(MO_I8, 1, n, a->block_len, wide));
+    int v =
+        mo_load(m, x->sbuf, (const int[]){slot, num(x, part * n), -1, -1}, MO_VEC(MO_I8, 1, n, a->block_len, wide));
     v = mo_convert(m, MO_RESHAPE(m, v, a->part, wide), MO_BF16);
     v = mo_convert(m, mo_product(m, mo_convert(m, is, MO_BF16), v, true, mo_splat(m, all, 0)), MO_I32);
     v = op(x, "arith.muli", op(x, "arith.addi", v, mo_splat(m, bits, 128 * 128)), mo_splat(m, bits, 1 << 16));

@@ -47,7 +47,8 @@ static void declare(struct chunk *x)
     x->write = mo_prefetch(m, a->n_chunk);
     x->live = mo_prefetch(m, 1);
     x->state = mo_input(m, MO_TYPE(MO_HBM, x->elem, a->n_slot, a->n_val, D, D));
-    x->in[Q] = x->in[K] = x->in[V] = mo_input(m, MO_TYPE(MO_HBM, MO_BF16, a->n_chunk, C, (2 * a->n_key + a->n_val) * D));
+    x->in[Q] = x->in[K] = x->in[V] =
+        mo_input(m, MO_TYPE(MO_HBM, MO_BF16, a->n_chunk, C, (2 * a->n_key + a->n_val) * D));
     for (int i = 0; i < 2; i++)
         x->in[COLUMN + i] = mo_input(m, MO_TYPE(MO_HBM, MO_F32, x->n_unit, a->n_chunk, gate_rows[i], D));
     x->state_out = mo_output_in(m, x->state);
@@ -99,7 +100,8 @@ static struct place place_of(struct chunk *x, int round)
 }
 
 /* `heads` heads of a round's pieces from head `first` (of unit 0) on: a unit's columns of an array by token. */
-static int columns_of(struct chunk *x, int array, const struct place *p, int32_t first, int32_t heads, enum mo_elem elem)
+static int columns_of(struct chunk *x, int array, const struct place *p, int32_t first, int32_t heads,
+                      enum mo_elem elem)
 {
     struct mosaic *m = x->m;
     int from = mo_add(m, mo_times(m, p->unit, heads * D), num(x, first * D));
