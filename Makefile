@@ -140,6 +140,7 @@ build/fuzz/test/fuzz/%: build/fuzz/test/fuzz/%.o build/fuzz/libsystole.a
 # Every suite ends with one line "N passed, N failed, N skipped" and fails when one did.
 
 E2E  := $(wildcard test/e2e/*.py test/e2e/*.sh)
+PJRT := $(wildcard test/e2e/pjrt*.py)
 JOBS ?= $(shell nproc)
 SUB  := $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
 unit  = $(patsubst test/unit/%.c,$(1)/test/unit/%,$(2))
@@ -159,10 +160,10 @@ check-e2e: $(O)/systole
 	@SYSTOLE=$(O)/systole tools/check.sh $(O)/log $(E2E)
 # All golden models through a PJRT plugin; check-e2e takes one for each kind of layer.
 check-pjrt: $(O)/systole
-	@PJRT_EVERY=1 TEST_SECONDS=$${TEST_SECONDS:-3000} SYSTOLE=$(O)/systole tools/check.sh $(O)/log test/e2e/pjrt_models.py
+	@PJRT_EVERY=1 TEST_SECONDS=$${TEST_SECONDS:-3000} SYSTOLE=$(O)/systole tools/check.sh $(O)/log $(PJRT)
 # The same tests under AddressSanitizer and UBSan; those that drive threads under ThreadSanitizer.
 SLOW     = TEST_SECONDS=$${TEST_SECONDS:-900} SOAK_SECONDS=20
-SAN_E2E := $(filter-out $(addprefix test/e2e/,docs.sh pjrt.py pjrt_models.py real.py serve_openai.py serve_schema.py studies.py),$(E2E))
+SAN_E2E := $(filter-out $(PJRT) $(addprefix test/e2e/,docs.sh real.py serve_openai.py serve_schema.py studies.py),$(E2E))
 check-san:
 	@$(SUB) MODE=san O=build/san test-programs
 	@$(SAN_ENV) $(SLOW) GOLDEN_ROTATE=1 SYSTOLE=build/san/systole SYSTOLE_TEST_SLOWER=10 \

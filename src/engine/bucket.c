@@ -34,6 +34,7 @@ sy_status buckets_compile(struct sy_engine *e, struct sy_shape max, struct ladde
     if (e->opt.shapes == SY_SHAPES_EXACT) return SY_OK;
     if (sy_shard_groups(&e->opt.backend_opt.shard) > 1) max.seq = sy_engine_group_seqs(&e->plan);
     sy_buckets_plan(max, l->dim.block_len, &l->plan);
+    if (e->opt.shapes == SY_SHAPES_LATER) return SY_OK;
     if (e->opt.shapes == SY_SHAPES_ONE) {
         l->plan.shape[0] = l->plan.shape[l->plan.n - 1];
         l->plan.n = 1;
@@ -150,6 +151,15 @@ static void fill_batch(struct sy_engine *e, const struct ladder_step *step, int3
     for (int64_t i = to->n_seq; i <= to->shape.seq; i++) to->field[SY_START][i] = to->n_tok;
 }
 
+/* A bucket that a step needs for the first time. What that takes is no step's time. */
+static sy_status compile_late(struct sy_engine *e, struct ladder *l, int32_t i, struct sy_err *err)
+{
+    uint64_t began = sy_now_ns(e->env);
+    sy_status st = compile_bucket(e, l, l->plan.shape[i], &l->bucket[i], err);
+    l->compile_ns += sy_now_ns(e->env) - began;
+    return st;
+}
+
 sy_status buckets_fit(struct sy_engine *e, struct ladder *l, const struct ladder_step *step, struct bucket **out,
                       struct sy_err *err)
 {
@@ -160,8 +170,10 @@ sy_status buckets_fit(struct sy_engine *e, struct ladder *l, const struct ladder
         if (st) return st;
     } else {
         i = sy_buckets_pick(&l->plan, need);
+        sy_assert(i >= 0); /* the last one holds whatever the scheduler may fill */
+        sy_status st = l->bucket[i].program ? SY_OK : compile_late(e, l, i, err);
+        if (st) return st;
     }
-    sy_assert(i >= 0); /* the last one holds whatever the scheduler may fill */
     struct bucket *b = *out = &l->bucket[i];
     for (int32_t g = 0; g < e->n_group; g++) {
         struct sy_batch *to = &b->batch[g];

@@ -367,7 +367,7 @@ static void take_guesses(struct sy_engine *e, const struct sy_result *r)
 sy_status draft_run(struct sy_engine *e, const struct sy_result *step, struct sy_err *err)
 {
     struct draft *d = e->draft;
-    uint64_t began = sy_now_ns(e->env);
+    uint64_t began = sy_now_ns(e->env) - d->ladder.compile_ns;
     int32_t n_run = 0, n_guessing = 0, n_tok = 0;
     clear(d);
     for (int32_t i = 0; i < e->n_running; i++) {
@@ -384,6 +384,6 @@ sy_status draft_run(struct sy_engine *e, const struct sy_result *step, struct sy
         if (st) return st;
         take_guesses(e, &r);
     }
-    if (n_run) spec_draft_cost(e, sy_now_ns(e->env) - began, n_run, n_guessing, n_tok);
+    if (n_run) spec_draft_cost(e, sy_now_ns(e->env) - d->ladder.compile_ns - began, n_run, n_guessing, n_tok);
     return SY_OK;
 }

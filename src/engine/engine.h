@@ -22,6 +22,7 @@ enum sy_shapes {                    /* of steps, on devices whose programs have 
                                        the first */
                  SY_SHAPES_ONE,     /* everything is padded to the largest: for comparison */
                  SY_SHAPES_EXACT, /* a program for each shape that comes up, compiled when it does: for comparison */
+                 SY_SHAPES_LATER, /* as BUCKETS, each compiled when a step first needs it: for a few answers */
 };
 struct sy_engine_opt {   /* zero everywhere is a sensible default */
     const char *model;   /* path of a .gguf file or a folder */

@@ -117,8 +117,9 @@ struct ladder { /* the static shapes of a graph's programs */
     struct bucket *bucket; /* [plan.n], room for SY_BUCKET_MAX; NULL: steps have any shape */
     const struct sy_weights *weights;
     struct sy_cache_dim dim;
-    bool draft;   /* of the draft's graph, else of the model's */
-    int32_t next; /* SY_SHAPES_EXACT: whose place a new one takes when all are taken */
+    bool draft;          /* of the draft's graph, else of the model's */
+    int32_t next;        /* SY_SHAPES_EXACT: whose place a new one takes when all are taken */
+    uint64_t compile_ns; /* SY_SHAPES_LATER: what compiling between steps took */
 };
 struct ladder_step { /* a step as it was decided, and where its rows come to lie in that of a bucket */
     const struct sy_batch *batch;

@@ -154,7 +154,9 @@ static sy_status fit(struct sy_engine *e, struct bucket **out, struct sy_err *er
 {
     struct ladder_step step = {&e->batch, e->home, e->first, e->row};
     for (int32_t i = 0; i < e->batch.n_seq; i++) e->home[i] = e->entry[i].seq->home;
+    uint64_t before = e->ladder.compile_ns;
     sy_status st = buckets_fit(e, &e->ladder, &step, out, err);
+    e->now += e->ladder.compile_ns - before;
     for (int32_t i = 0; i < e->batch.n_out && !st; i++) e->out[i].row = e->row[i];
     for (int32_t i = 0; i < e->batch.n_seq && !st; i++) /* entries of a sequence follow one another */
         if (i == 0 || e->entry[i - 1].seq != e->entry[i].seq) e->entry[i].seq->draft.fed_row = e->first[i];

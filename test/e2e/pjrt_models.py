@@ -1,28 +1,22 @@
 #!/usr/bin/env python3
 """Every kind of layer on XLA's CPU plugin: models with states, latents, indexers, sinks and chunks against their references or
-the cpu backend; a hybrid's snapshots and guesses. PJRT_EVERY=1: all golden models and sequences (make check-pjrt)."""
+the cpu backend. PJRT_EVERY=1: all golden models and sequences (make check-pjrt)."""
 import glob
 import json
-import os
 import re
 import shutil
-import subprocess
 import tempfile
 
-import pjrt
 from golden import EXACT, SEQUENCES
-from pjrt import FLAGS, HOME, SMALL, answers, ask, backend, check_case, logits, random_model, worst
-from support import lib, plugins, seeded, server
-from support.lib import refused
+from support import lib, plugged, seeded
+from support.lib import ok, refused, text
+from support.plugged import EVERY, HOME, SMALL, alike, backend, check_case, logits, random_model, worst
 
-EVERY = bool(os.environ.get("PJRT_EVERY"))
 # One for each op that few models use: the gated delta rule and convolutions, latents and the indexer, sinks, keys of another
 # layer and what else Gemma 3n has, a constant decay, two ropes.
 ONE_EACH = ("qwen3_5", "deepseek_v32", "gpt_oss", "gemma3n", "minimax", "phi3")
 MORE = ("falcon_h1", "glm_moe_dsa", "lfm2", "mamba2", "mixtral", "nemotron_h")
 QUANT = ("gpt_oss_mxfp4", "qwen3_fp8", "qwen3_nvfp4_ct")
-# Programs are run a few times only: what XLA compiles in a third of the time is soon enough.
-pjrt.ENV["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 
 def model_test(folder, name, sequences):
@@ -38,13 +32,6 @@ for name in QUANT:
     model_test("quant", name, SEQUENCES if EVERY else SEQUENCES[2:3])
 
 
-def alike(case, relative=2e-4, how=()):
-    """The plugin's logits are the cpu backend's."""
-    ids = [(11 * i + i // 7) % 128 for i in range(40)]
-    want, got = logits(case, ids, [])[1], logits(case, ids, backend() + list(how))[1]
-    assert worst(got, want) <= relative * max(map(abs, want)), (case, how, worst(got, want), max(map(abs, want)))
-
-
 def test_bytes_for_keys():
     """A KV cache of bytes: as close to the exact logits as the cpu backend's, whose groups are smaller, nearly is."""
     bytes_ = ["--compute", "f32", "--kv-dtype", "q8_0"]
@@ -54,7 +41,7 @@ def test_bytes_for_keys():
         exact = logits(case, ids, [])[1]
         got, own = logits(case, ids, backend(), more=bytes_)[1], logits(case, ids, [], more=bytes_)[1]
         assert 0 < worst(got, exact) <= 4 * worst(own, exact), (case, worst(got, exact), worst(own, exact))
-    lib.refused(4, "run", "-m", "test/golden/models/deepseek_v32", "--ids", "1", "-n", 1, *SMALL, *backend(), "--kv-dtype", "q8_0",
+    refused(4, "run", "-m", "test/golden/models/deepseek_v32", "--ids", "1", "-n", 1, *SMALL, *backend(), "--kv-dtype", "q8_0",
                 says="q8_0")
 
 
@@ -150,9 +137,9 @@ def as_cpu(config, shapes):
         for tokens in (64, 16):
             got = logits(d + "/m", ids, backend(), small=["--ctx-size", 256, "--max-batched-tokens", tokens])[1]
             assert worst(got, want) < 1e-3, worst(got, want)
-        run = ["run", "-m", d + "/m", *pjrt.EXACT, *pjrt.SMALL, "--ids", ",".join(map(str, ids[:30])), "-n", 20, "--ignore-eos",
+        run = ["run", "-m", d + "/m", *EXACT, *SMALL, "--ids", ",".join(map(str, ids[:30])), "-n", 20, "--ignore-eos",
                "--temperature", 0]
-        assert lib.ok(*run, *backend(), env=pjrt.ENV, timeout=240) == lib.ok(*run)
+        assert ok(*run, *backend(), env=plugged.ENV, timeout=240) == ok(*run)
 
 
 def test_delta_attention():
@@ -163,70 +150,6 @@ def test_delta_attention():
 def test_chunks():
     """Attention in chunks, queries scaled by position, experts' inputs weighed."""
     as_cpu(LLAMA4, llama4_shapes())
-
-
-ASKS = [(i, {"n": 2, "temperature": 0.8, "seed": i} if i % 4 == 1 else {}) for i in range(12)]
-
-
-def test_snapshots():
-    """A hybrid under continuous batching: hits of the prefix cache go on from a snapshot of its states, which is read from one
-    slot and written on in another; guesses run from the slot before them. All as on the cpu backend, in programs made before."""
-    flags = [*FLAGS, "--draft-max", 1]
-    with server.Server(*flags, arch="qwen3_5", talkative=False, tokenizer=False) as s:
-        want = answers(s, ASKS)
-    with server.Server(*flags, *backend(), arch="qwen3_5", talkative=False, tokenizer=False, env=pjrt.ENV, patience=280) as s:
-        assert answers(s, ASKS) == want
-        assert answers(s, ASKS[:4]) == want[:4]
-        m = s.idle()
-    assert m["vllm:prefix_cache_hits_total"] > 0 and m["systole_compiles_total"] == 0, m
-
-
-def guesses(s):
-    m = s.idle()
-    assert m["systole_compiles_total"] == 0, m
-    return m["vllm:spec_decode_num_draft_tokens_total"], m["vllm:spec_decode_num_accepted_tokens_total"]
-
-
-def guesses_of(s, want, how):
-    """Guesses made and right. A server that measures that guessing loses time, as beside other work, puts it off: asked again,
-    each time for the same answers, it has time to lose."""
-    for _ in range(6):
-        assert answers(s, ASKS) == want, how
-        made, right = guesses(s)
-        if made > 0:
-            break
-    assert made > 0, how
-    return made, right
-
-
-def test_drafts():
-    """Answers with a draft model are those without, in programs made before the first request; a model that guesses for
-    itself is always right, on one device and on two groups of them."""
-    llama = "test/golden/models/llama"
-    with server.Server(*FLAGS, talkative=False, tokenizer=False) as s:
-        want = answers(s, ASKS)
-    more = [(llama, ["--tp", 2]), ("test/golden/models/lfm2", [])] if EVERY else []
-    for draft, how in [(llama, []), (llama, ["--dp-attention", 2])] + more:
-        flags = [*FLAGS, *backend(), *how, "--draft-model", draft, "--draft-max", 3]
-        with server.Server(*flags, talkative=False, tokenizer=False, env=pjrt.ENV, patience=280) as s:
-            made, right = guesses_of(s, want, (draft, how))
-            assert right == made if draft == llama else right < made, (draft, how, made, right)
-    refused(4, "run", "-m", llama, "--ids", "1", "-n", 1, *backend(), "--pp", 3, "--draft-model", llama, says=("--draft-model", "--pp"))
-
-
-def test_heads():
-    """The head for one token more reads the hidden states that a step's program gives: the reference's logits, and answers
-    that are those without it."""
-    program = os.path.join(os.path.dirname(lib.PROGRAM), "test/unit/engine_draft")
-    env = dict(os.environ, SYSTOLE_CPU_PLUGIN=plugins.file(plugins.CPU))
-    r = subprocess.run([program, "test/golden/models/qwen3_5"], env=env, capture_output=True, text=True, timeout=200)
-    assert r.returncode == 0 and "[  PASSED  ] 1 test(s)" in r.stdout + r.stderr, r.stdout + r.stderr
-    with server.Server(*FLAGS, arch="qwen3_5", talkative=False, tokenizer=False) as s:
-        want = answers(s, ASKS)
-    for how in [[]] + ([["--dp-attention", 2], ["--tp", 2]] if EVERY else []):
-        flags = [*FLAGS, *backend(), *how, "--draft-model", "mtp", "--draft-max", 2]
-        with server.Server(*flags, arch="qwen3_5", talkative=False, tokenizer=False, env=pjrt.ENV, patience=280) as s:
-            guesses_of(s, want, how)
 
 
 def test_deepseek_v4():
@@ -243,44 +166,7 @@ def test_deepseek_v4():
                 assert worst(got[int(row) * n : (int(row) + 1) * n], want) <= 1e-3, (small, row)
         run = ["run", "-m", d, *EXACT, *few, "--ids", ",".join(map(str, case["ids"][:20])), "-n", len(case["greedy"]), "--temperature", 0,
                "--ignore-eos", "--output", "ids"]
-        assert [int(x) for x in lib.text(lib.ok(*run, *backend(), env={"SYSTOLE_HOME": HOME}, timeout=240)).split(",")] == case["greedy"]
-
-
-# Sinks with KV heads held four times, latents and their indexer, states and convolutions by heads.
-SHARED = [("gpt_oss", ["--tp", 8, "--ep", 8]), ("deepseek_v32", ["--dp-attention", 2, "--tp", 2, "--ep", 4]), ("qwen3_5", ["--tp", 2])]
-SHARED_MORE = [("deepseek_v32", ["--tp", 4]), ("gpt_oss", ["--dp-attention", 2, "--tp", 2, "--ep", 4]), ("falcon_h1", ["--tp", 2]),
-               ("lfm2", ["--tp", 2]), ("minimax", ["--tp", 2]), ("nemotron_h", ["--tp", 2]), ("phi3", ["--tp", 2]),
-               ("mamba2", ["--tp", 2]), ("gemma3n", ["--tp", 2]), ("qwen3_5", ["--dp-attention", 2])]
-
-
-def test_shared():
-    """Models of these kinds over several devices: the cpu backend's logits."""
-    for name, how in SHARED + (SHARED_MORE if EVERY else []):
-        alike("test/golden/models/" + name, how=how)
-
-
-def test_compile():
-    """libtpu takes what is written for them: triangular solves, the best of a row, small floats made of integers."""
-    flags = ["--target", "v5e-1", "--plugin", plugins.file(plugins.TPU), "--ctx-size", 256, "--max-seqs", 4, "--max-batched-tokens",
-             64, "--json"]
-    for case in ("models/qwen3_5", "models/deepseek_v32", "quant/gpt_oss_mxfp4", "quant/qwen3_fp8"):
-        r = json.loads(lib.ok("compile", "-m", "test/golden/" + case, *flags, "--bucket", "4x4", "--bucket",
-                              "64x10" if case == "models/qwen3_5" else "64x4", timeout=280))
-        assert len(r["buckets"]) == 2 and all(b["estimated_cycles"] > 100 for b in r["buckets"]), (case, r)
-
-
-def test_windows():
-    """Layers with a window have blocks of their own: forks copy both kinds, swapping moves both, hits find both."""
-    flags = ["--compute", "f32", "--kv-dtype", "f32", "--max-seqs", 16, "--max-batched-tokens", 48, "--block-size", 4,
-             "--ctx-size", 256, "--kv-memory", "1M", "--swap-memory", "8M"]
-    many = {"max_tokens": 190, "n": 16, "temperature": 0.8, "seed": 1}
-    with server.Server(*flags, arch="gemma3", talkative=False, tokenizer=False) as s:
-        want, most = answers(s, ASKS), ask(s, 9, **many)
-    with server.Server(*flags, *backend(), arch="gemma3", talkative=False, tokenizer=False, env=pjrt.ENV, patience=280) as s:
-        assert answers(s, ASKS) == want and ask(s, 9, **many) == most
-        m = s.idle()
-    assert m["systole_blocks_apart.free"] + m["systole_blocks_apart.cached"] > 0 and m["systole_preemptions_total.swap"] > 0, m
-    assert m["vllm:prefix_cache_hits_total"] > 0 and m["systole_compiles_total"] == 0, m
+        assert [int(x) for x in text(ok(*run, *backend(), env={"SYSTOLE_HOME": HOME}, timeout=240)).split(",")] == case["greedy"]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 /* A layer of the gated delta rule with its convolution, as it is lowered for the kernel and by plain operations, in
  * one step of each kind. A PJRT plugin for CPUs computes the kernel's operands and the plain operations, the
- * interpreter the kernel; both must leave the same. SYSTOLE_CPU_PLUGIN names the plugin; test/e2e/pjrt.py does. */
+ * interpreter the kernel; both must leave the same. SYSTOLE_CPU_PLUGIN names the plugin;
+ * test/e2e/pjrt_attention.py does. */
 #include "mosaic_util.h"
 #include "pjrt_util.h"
 

@@ -1,6 +1,6 @@
 /* How pairs of rows and experts are laid out for the kernel of experts, and their results put together again: the
  * program as it is lowered, with the kernel's call replaced by a sum of each row with itself, run by a PJRT plugin
- * for CPUs. SYSTOLE_CPU_PLUGIN names one; test/e2e/pjrt.py does. */
+ * for CPUs. SYSTOLE_CPU_PLUGIN names one; test/e2e/pjrt_attention.py does. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

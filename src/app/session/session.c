@@ -57,6 +57,7 @@ sy_status sy_session_open(struct sy_args *a, bool one_sequence, struct sy_engine
     struct sy_progress bar;
     sy_progress_init(&bar, &a->app->env, a->app->progress, "loading");
     opt.backend_opt.one_sequence = one_sequence;
+    opt.shapes = SY_SHAPES_LATER; /* a few steps' programs are enough */
     opt.backend_opt.progress = on_load;
     opt.backend_opt.progress_ctx = &bar;
     st = sy_engine_new(&a->app->env, &opt, out, err);

