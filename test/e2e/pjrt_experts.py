@@ -17,8 +17,8 @@ def check_mixture(target, cache, weights):
         r = program(d, MIXTURE, target, "--ctx-size", 1024, "--max-seqs", 8, "--max-batched-tokens", 64, "--kv-dtype", cache, "--weights",
                     weights, bucket="8x8")
     check_weighed(r, "attention_of_decode", "attention_of_prompts", "experts")
-    check_no_copy(r)
-    assert r["buckets"][0]["hbm"]["temporaries"] < r["buckets"][0]["hbm"]["weights"] / 8, r
+    hbm = r["buckets"][0]["hbm"]  # no array of the KV cache, of which there are four, is copied, no experts are
+    assert hbm["temporaries"] < min(hbm["kv"] / 4, hbm["weights"] / 8), (target, hbm)
 
 
 def test_v6e():
