@@ -51,7 +51,7 @@ static struct attend_data attend_data(const struct case_of *c)
     d.ctx = numbers(a->n_seq, 1);
     d.live_field = numbers(1, 1);
     d.live_field[0] = (float)d.live;
-    d.q = numbers((int64_t)(a->n_tok + a->tile) * a->n_kv * a->g * a->d, 2);
+    d.q = numbers((int64_t)mo_attend_rows(a) * a->n_kv * a->g * a->d, 2);
     d.k = numbers(rows * width, 3);
     d.v = numbers(rows * width, 4);
     d.scales = NULL;

@@ -43,7 +43,7 @@ static void declare(struct attend *x)
     x->start = mo_prefetch(m, a->n_seq + 1);
     x->ctx = mo_prefetch(m, a->n_seq);
     x->live = mo_prefetch(m, 1);
-    struct mo_type query = MO_TYPE(MO_HBM, MO_BF16, a->n_tok + a->tile, a->n_kv, a->g, a->d);
+    struct mo_type query = MO_TYPE(MO_HBM, MO_BF16, mo_attend_rows(a), a->n_kv, a->g, a->d);
     x->q = mo_input(m, query);
     x->keys = a->fetch * a->block_len;
     x->parts = x->keys / a->part;

@@ -15,7 +15,7 @@ enum { MO_VMEM_BYTES = 60 << 20 }; /* that a kernel may take: a tpu7x has 64 MiB
  *   start i32 [n_seq + 1]: the first token of each sequence
  *   ctx i32 [n_seq]: its length once the step has run
  *   live i32 [1]: sequences that have tokens; they come first
- *   q bf16 [n_tok + tile, n_kv, g, d]; k, v [n_block, block_len, n_kv * d], bf16 or, of bytes, i8
+ *   q bf16 [mo_attend_rows(), n_kv, g, d]; k, v [n_block, block_len, n_kv * d], bf16 or, of bytes, i8
  *   of bytes: scales [n_block, block_len, wide] i8, a bfloat16 of each head's key and value of a position in two
  *   bytes, as lower_q8.c has them, to a multiple of 128 bytes
  * Result: bf16 like q; only rows of tokens are meant, others hold anything. */
@@ -33,6 +33,10 @@ struct mo_attend {
     bool bytes;           /* blocks of 32 positions or more then, and heads of 128 */
 };
 void mo_attend(struct mosaic *, const struct mo_attend *);
+static inline int32_t mo_attend_rows(const struct mo_attend *a) /* of q: the last tile reaches over the tokens */
+{
+    return a->n_tok + (a->tile > 1 ? a->tile : 0);
+}
 static inline int32_t mo_attend_wide(const struct mo_attend *a) { return (4 * a->n_kv + 127) / 128 * 128; }
 static inline int32_t mo_attend_turn(const struct mo_attend *a) /* blocks asked for at once */
 {
