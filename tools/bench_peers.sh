@@ -10,7 +10,8 @@
 # serve:   output tokens/s and TTFT by concurrency, through HTTP, with the same client.
 # gap:     four streams while a long prompt arrives every second: the worst gap between their tokens.
 # SYSTOLE (build/release/systole), PEER_MODEL (MODEL), THREADS (2), RUNS (5), CPUS ("0 1", where peers are pinned),
-# INPUT (512; serve 128), OUTPUT (64; serve 128), BATCH ("1 8 64"), CONCURRENCY ("1 4 16 64"), REQUESTS (of each user; 10),
+# INPUT (512; serve 128), OUTPUT (64; serve 128), BATCH ("1 8 64"),
+# BATCH_INPUT (128: prompts of batches above 1), CONCURRENCY ("1 4 16 64"), REQUESTS (of each user; 10),
 # PORT (18080, and the next), OURS, PEER: further flags of the two servers, RAW: a folder that keeps each run's figures.
 set -eu
 mode=${1:-offline}
@@ -64,7 +65,7 @@ head_of() {
 
 offline() {
     bench=${LLAMA_BENCH:?set LLAMA_BENCH to llama-bench}
-    input=${INPUT:-512} output=${OUTPUT:-64}
+    input=${INPUT:-512} output=${OUTPUT:-64} short=${BATCH_INPUT:-128}
     for run in $(seq "$runs"); do
         note "run $run of $runs"
         "$ours" bench offline -m "$model" -t "$threads" --batch 1 --input-len "$input" --output-len "$output" --repeat 1 \
@@ -77,12 +78,12 @@ offline() {
         field "$tmp/p.json" '[r["avg_ts"] for r in doc if r["n_gen"] > 0][0]' >> "$raw/p.1"
         for batch in ${BATCH:-1 8 64}; do
             [ "$batch" != 1 ] || continue
-            "$ours" bench offline -m "$model" -t "$threads" --batch "$batch" --input-len 128 --output-len "$output" \
+            "$ours" bench offline -m "$model" -t "$threads" --batch "$batch" --input-len "$short" --output-len "$output" \
                 --repeat 1 --seed "$run" --json "$tmp/o.json" > /dev/null
             field "$tmp/o.json" 'doc["results"][0]["decode_tok_s"]' >> "$raw/o.$batch"
             [ -n "${LLAMA_BATCHED_BENCH:-}" ] || continue
             # pinned, it ends without a word
-            env -u GOMP_CPU_AFFINITY "$LLAMA_BATCHED_BENCH" -m "$peer_model" -t "$threads" -c $((batch * (128 + output))) -npp 128 -ntg "$output" \
+            env -u GOMP_CPU_AFFINITY "$LLAMA_BATCHED_BENCH" -m "$peer_model" -t "$threads" -c $((batch * (short + output))) -npp "$short" -ntg "$output" \
                 -npl "$batch" --output-format jsonl 2> /dev/null | grep '^{' | tail -1 > "$tmp/p.json"
             field "$tmp/p.json" 'doc["speed_tg"]' >> "$raw/p.$batch"
         done

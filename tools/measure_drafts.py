@@ -2,11 +2,12 @@
 """What guessing ahead gains: the same requests, one at a time, to a server that guesses and to one that does not.
 
     tools/measure_drafts.py build/release/systole MODEL [--draft-max N] [--draft-model MODEL|mtp] [--tokens N] [--rounds N]
-                            [--only KIND]
+                            [--only KIND] [--compute int8]
 
 Requests take turns between the two servers, so that both see the same machine. Printed are tokens per second after the
 first one, by kind of request, and their ratio; answers must be equal. Kinds: edits of code and texts that are to be
-repeated with changes (answers that quote their prompt), and questions whose answers quote nothing."""
+repeated with changes (answers that quote their prompt), and questions whose answers quote nothing. --compute int8 is
+what `chat` and `run` of one sequence compute with."""
 import argparse
 import json
 import socket
@@ -119,9 +120,10 @@ def main():
     a.add_argument("--tokens", type=int, default=160)
     a.add_argument("--rounds", type=int, default=2)
     a.add_argument("--only", choices=KINDS)
+    a.add_argument("--compute", default="auto")
     o = a.parse_args()
     more = ["--draft-max", o.draft_max] + (["--draft-model", o.draft_model] if o.draft_model else [])
-    servers = [start(o.binary, o.model, []), start(o.binary, o.model, more)]
+    servers = [start(o.binary, o.model, ["--compute", o.compute, *flags]) for flags in ([], more)]
     try:
         for _, port in servers:
             ask(port, "Hello.", 16)

@@ -494,6 +494,7 @@ sy_status sy_gguf_make(const struct sy_checkpoint *c, const struct sy_gguf_arch 
     else if (put_attending(&m)) return err->code;
     put_more(&m);
     if (vocab) put_vocab(&m, vocab);
+    else key_text(&m, "tokenizer.ggml.model", "none", 4); /* other readers ask for it */
     if (c->chat_template) key_text(&m, "tokenizer.chat_template", c->chat_template, c->n_chat_template);
     if (out->kv.failed) return sy_fail(err, SY_ENOMEM, "no memory to convert");
     return err->code;

@@ -178,6 +178,8 @@ def test_tokenizers_without_a_name():
             assert "--no-tokenizer" in refused(4, "convert", "-m", d, "-o", d + "/new.gguf"), name
             ok("convert", "-m", d, "-o", d + "/new.gguf", "--skip-check", "--no-tokenizer")
             refused(4, "tokenize", "-m", d + "/new.gguf", says="no tokenizer", stdin=b"x")
+            with open(d + "/new.gguf", "rb") as f:  # a string of 4 characters, which other readers ask for
+                assert b"tokenizer.ggml.model\x08\0\0\0\4\0\0\0\0\0\0\0none" in f.read(1 << 20), name
 
 
 def test_config_that_gguf_cannot_say():

@@ -13,7 +13,9 @@
 #include "engine/engine.h"
 #include "engine_families.h"
 
-enum { N_REQUEST = 6, N_GEN = 12 };
+enum { N_REQUEST = 6, N_GEN = 12, N_FEW = 3 };
+
+static const struct sy_bias few[N_FEW] = {{3, 100}, {17, 100}, {66, 100}};
 
 struct answer {
     int32_t id[N_GEN], n;
@@ -60,7 +62,8 @@ static struct sy_engine *open_engine(const struct sy_env *env, const char *model
                               .block_len = h->block_len ? h->block_len : 16,
                               .seq_max = h->seq_max,
                               .batch_tok_max = h->chunk,
-                              .draft_max = h->draft};
+                              .draft_max = h->draft,
+                              .draft_always = h->draft > 0};
     o.backend_opt.n_thread = h->threads;
     o.backend_opt.compute = h->compute;
     o.backend_opt.one_sequence = h->one_sequence;
@@ -87,9 +90,13 @@ static void run_all(struct sy_engine *e)
 static void submit(struct sy_engine *e, int k, struct answer *a)
 {
     int32_t prompt[160], n_vocab = sy_engine_plan(e)->info.n_vocab, n = 1 + k * 23 % 120;
-    /* Pairs of prompts share their first half. */
-    for (int32_t i = 0; i < n; i++)
-        prompt[i] = (int32_t)(sy_rng_u64(i < n / 2 ? 7 : (uint64_t)k, (uint64_t)i) % (uint64_t)n_vocab);
+    /* Pairs of prompts share their first half. The second half of some, and their answers, are of few tokens, so
+     * that looking up finds guesses. */
+    bool repeats = k % 3 > 0;
+    for (int32_t i = 0; i < n; i++) {
+        uint64_t x = sy_rng_u64(i < n / 2 ? 7 : (uint64_t)k, (uint64_t)i);
+        prompt[i] = repeats && i >= n / 2 ? few[x % N_FEW].id : (int32_t)(x % (uint64_t)n_vocab);
+    }
     struct sy_request r = {.prompt = prompt,
                            .n_prompt = n,
                            .n_max = N_GEN,
@@ -98,7 +105,11 @@ static void submit(struct sy_engine *e, int k, struct answer *a)
                            .on_logits = on_logits,
                            .logits_from = n - 1,
                            .ctx = a,
-                           .sampling = {.temperature = k % 2 ? 1 : 0, .seed = (uint64_t)k, .n_logprob = 3}};
+                           .sampling = {.temperature = k % 2 ? 1 : 0,
+                                        .seed = (uint64_t)k,
+                                        .bias = few,
+                                        .n_bias = repeats ? N_FEW : 0,
+                                        .n_logprob = 3}};
     struct sy_err err;
     *a = (struct answer){0};
     if (sy_engine_submit(e, &r, NULL, &err)) fail_msg("%s", err.msg);
@@ -120,6 +131,10 @@ static bool answers(const char *model, struct how h, struct answer *a)
     assert_int_equal(sy_engine_stats(e).block_leased, 0);
     if (h.twice) assert_true(a[N_REQUEST - 1].n_cached > 0);
     struct sy_engine_stats s = sy_engine_stats(e);
+    if (h.draft) { /* some guesses were right and some were wrong */
+        assert_true(s.n_draft_hit_tok > 0);
+        assert_true(s.n_draft_tok > s.n_draft_hit_tok);
+    }
     /* Blocks of a model without attention have no bytes and never run out; where windows have blocks of their own,
      * these decide who runs (engine_window.c preempts them). */
     bool bounded = sy_engine_plan(e)->block_bytes > 0 && sy_engine_plan(e)->n_apart == 0;
@@ -162,6 +177,10 @@ static void check_states(const char *model, enum sy_compute compute, enum sy_kv_
     while (!answers(model, h, other) && h.tight < 70) h.tight++;
     assert_true(h.tight < 70);
     same(model, "preempted", alone, other);
+    h.draft = 2, h.tight = 15;
+    while (!answers(model, h, other) && h.tight < 70) h.tight++;
+    if (h.tight == 70) fail_msg("%s: not preempted while tokens are guessed", model);
+    same(model, "preempted while tokens are guessed", alone, other);
     h = base, h.block_len = 2;
     (void)answers(model, h, other);
     same(model, "blocks hold 2 positions", alone, other);
@@ -171,6 +190,9 @@ static void check_states(const char *model, enum sy_compute compute, enum sy_kv_
     h.together = h.twice = true, h.seq_max = N_REQUEST, h.block_len = 4, h.chunk = 37, h.threads = 2;
     (void)answers(model, h, other);
     same(model, "tokens are guessed, together with others, from the cache", alone, other);
+    h.twice = false, h.chunk = 5;
+    (void)answers(model, h, other);
+    same(model, "tokens are guessed, together with others, in chunks of 5", alone, other);
 }
 
 static void check_model(const char *model, enum sy_compute compute, enum sy_kv_dtype kv)
@@ -187,8 +209,9 @@ static const char *const hybrid_models[] = {"test/golden/models/lfm2",       "te
                                             "test/golden/models/nemotron_h", "test/golden/models/minimax"};
 static const char *const families[] = {
     "test/golden/families/kimi_linear.json", "test/golden/families/granitemoehybrid.json",
-    "test/golden/families/qwen3_next.json",  "test/golden/families/lfm2_moe.json",
-    "test/golden/families/deepseek_v4.json", "test/golden/families/llama4.json"};
+    "test/golden/families/qwen3_next.json",  "test/golden/families/qwen3_5_moe.json",
+    "test/golden/families/lfm2_moe.json",    "test/golden/families/deepseek_v4.json",
+    "test/golden/families/llama4.json"};
 static const char *const quant_models[] = {
     "test/golden/quant/gguf_llama_q4_0/model.gguf", "test/golden/quant/gguf_llama_q4_1/model.gguf",
     "test/golden/quant/gguf_llama_q6_k/model.gguf", "test/golden/quant/gguf_qwen3_q4_k/model.gguf",
