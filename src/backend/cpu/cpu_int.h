@@ -69,9 +69,9 @@ struct value {      /* where a node's rows are */
 };
 static inline float *cpu_row(const struct value *v, int64_t r) { return v->at + r * v->ld; }
 /* Scratch of an EXPERTS op, which runs over pairs (row, choice) sorted by expert: see moe.c. */
-enum { CPU_EXPERT_ROWS = 96 }; /* rows of one expert that a product takes at most */
+enum { CPU_EXPERT_ROWS = 256 }; /* rows of one expert that a product takes at most */
 struct moe_run {               /* up to some rows of one expert, in the order of pairs */
-    int32_t expert, lo, hi, panel_chunk;
+    int32_t expert, lo, hi, chunk; /* chunk: what an item takes, see moe.c */
     int64_t item0;
 };
 struct moe {
@@ -80,7 +80,8 @@ struct moe {
     const struct wentry *w_in, *w_out;
     const float *bias_in, *bias_out;               /* NULL: none */
     struct sy_xmat *x[SY_X_COUNT], *h[SY_X_COUNT]; /* operands of the two products, by kind */
-    struct value y1, y2;                           /* their results */
+    struct value scratch;                          /* [thread][CPU_GLU_FLOATS] */
+    struct value y2;                               /* [tok * n_used][d_model] results of the second */
     int32_t *pair, *place;                         /* [tok * n_used] row * n_used + choice; where it stands */
     int32_t *next;                                 /* [n_expert + 1] */
     struct moe_run *run;                           /* [n_run] */

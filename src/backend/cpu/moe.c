@@ -3,7 +3,8 @@
  * A step's (row, choice) pairs are sorted by expert (a counting sort: stable, so the rows of an expert are in order),
  * the rows of x are prepared in that order, and each expert's run of rows is one small matrix product: only pairs
  * that exist are computed, and an expert's weights are read once for all of its rows (in tiles of CPU_EXPERT_ROWS).
- * The two products of all runs are spread over the threads by their cost. A row's results are then added in the order
+ * The two products of all runs are spread over the threads by their cost; the first leaves the second's
+ * operand: gate and up of a tile meet in the core's cache. A row's results are then added in the order
  * of its choices, so neither the batch nor the threads change a bit. */
 #include <math.h>
 #include <string.h>
@@ -106,6 +107,8 @@ void cpu_row_route(const struct sy_program *p, const struct op *o, int64_t lo, i
  */
 
 enum { PAIR_CHUNK = 16, ITEMS_PER_THREAD = 8, ROWS_FREE = 8 };
+/* Columns that panels hold beside those of a gate and of an up. */
+enum { GLU_PAD = 2 * SY_XGROUP };
 
 struct span {
     const struct sy_program *p;
@@ -161,49 +164,32 @@ static void prepare_pairs(void *ctx, int64_t item, int32_t thread)
     }
 }
 
-static void bound(float *x, int64_t n, float lo, float hi, float add)
+/* What a product is cut in, of one expert's matrix: groups of columns of gate and up, or panels. */
+static int64_t cuts(const struct span *s)
 {
-    for (int64_t i = 0; i < n; i++) x[i] = (x[i] < lo ? lo : x[i] > hi ? hi : x[i]) + add;
+    const struct wentry *w = s->m->w_out;
+    if (!s->second) return sy_ceil_div(s->m->dim->d_ff, SY_XGROUP);
+    int64_t n = 0;
+    for (int i = 0; i < w->n_seg / s->m->dim->n_expert; i++) n += sy_ceil_div(w->seg[i].p.n, SY_PANEL);
+    return n;
 }
 
-/* A chunk of pairs: the activation between the products, and its preparation. */
-static void activate_pairs(void *ctx, int64_t item, int32_t thread)
-{
-    (void)thread;
-    struct span *s = ctx;
-    const struct moe *m = s->m;
-    const struct sy_glu_dim *glu = &m->dim->glu;
-    const struct sy_kernels *k = &s->p->b->kern;
-    int64_t lo = item * PAIR_CHUNK, hi = lo + PAIR_CHUNK < s->n_pair ? lo + PAIR_CHUNK : s->n_pair;
-    int64_t d = m->dim->d_ff, ld = m->y1.ld;
-    float *gate = cpu_row(&m->y1, lo), *up = gate + d;
-    if (!m->dim->gated) {
-        k->vec.act(glu->fn, gate, ld, hi - lo, d, gate, ld);
-    } else {
-        float limit = glu->limit > 0 ? glu->limit : INFINITY;
-        for (int64_t i = lo; (glu->limit > 0 || glu->up_add != 0) && i < hi; i++) {
-            bound(cpu_row(&m->y1, i), d, -INFINITY, limit, 0);
-            bound(cpu_row(&m->y1, i) + d, d, -limit, limit, glu->up_add);
-        }
-        k->vec.glu(glu->fn, gate, ld, up, ld, hi - lo, d, gate, ld);
-    }
-    for (int j = 0; j < SY_X_COUNT; j++)
-        if (m->h[j]) k->gemm.prepare[j](m->y1.at, ld, lo, hi, m->h[j]);
-}
-
-/* Cuts every run's panels so that items cost about the same: a product of few rows costs its weights. */
-static int64_t cut_runs(struct span *s, int64_t panels)
+/* Cuts every run so that items cost about the same (a product of few rows costs its weights), and gate and up of one
+ * stay in the second cache. */
+static int64_t cut_runs(struct span *s)
 {
     struct moe *m = s->m;
-    int64_t work = 0, n_item = 0;
+    int64_t work = 0, n_item = 0, all = cuts(s);
     for (int32_t i = 0; i < m->n_run; i++) work += ROWS_FREE + m->run[i].hi - m->run[i].lo;
-    int64_t want = ITEMS_PER_THREAD * (int64_t)sy_pool_size(s->p->b->pool), each = sy_ceil_div(work * panels, want);
+    int64_t want = ITEMS_PER_THREAD * (int64_t)sy_pool_size(s->p->b->pool), each = sy_ceil_div(work * all, want);
     for (int32_t i = 0; i < m->n_run; i++) {
         struct moe_run *r = &m->run[i];
-        int64_t n = sy_ceil_div((ROWS_FREE + r->hi - r->lo) * panels, each);
+        int64_t n = sy_ceil_div((ROWS_FREE + r->hi - r->lo) * all, each);
+        int64_t most = s->second ? all : (CPU_GLU_FLOATS / (r->hi - r->lo) - GLU_PAD) / (2 * SY_XGROUP);
         r->item0 = n_item;
-        r->panel_chunk = (int32_t)sy_ceil_div(panels, n < panels ? n : panels);
-        n_item += sy_ceil_div(panels, r->panel_chunk);
+        r->chunk = (int32_t)sy_ceil_div(all, n < all ? n : all);
+        if (r->chunk > most) r->chunk = (int32_t)most;
+        n_item += sy_ceil_div(all, r->chunk);
     }
     return n_item;
 }
@@ -219,36 +205,67 @@ static const struct moe_run *run_of(const struct moe *m, int64_t item)
     return &m->run[lo];
 }
 
-static int64_t expert_panels(const struct wentry *w, int32_t n_expert)
+/* Columns [col, col + n) of an expert's first matrix on a run of its rows, by the panels that hold them. Returns where
+ * the first of them came to lie. */
+static float *half(const struct span *s, const struct moe_run *r, int64_t col, int64_t n, float *y, int64_t ld)
 {
-    int64_t n = 0;
-    for (int i = 0; i < w->n_seg / n_expert; i++) n += sy_ceil_div(w->seg[i].p.n, SY_PANEL);
-    return n;
+    const struct moe *m = s->m;
+    int n_seg = m->w_in->n_seg / m->dim->n_expert;
+    const struct wseg *seg = &m->w_in->seg[r->expert * n_seg], *first = seg;
+    while (col - (seg->col0 - first->col0) >= seg->p.n) seg++;
+    col -= seg->col0 - first->col0;
+    int64_t lo = col / SY_PANEL;
+    struct product of = {seg, 1, m->x, {.bias = m->bias_in}};
+    cpu_multiply(&s->p->b->kern.gemm, &of, r->lo, r->hi, lo, sy_ceil_div(col + n, SY_PANEL), y, ld,
+                 seg->col0 + lo * SY_PANEL);
+    return y + (col - lo * SY_PANEL);
 }
 
-/* Some panels of one expert's matrix on a run of its rows. */
-static void multiply_run(void *ctx, int64_t item, int32_t thread)
+static void bound(float *x, int64_t n, float lo, float hi, float add)
+{
+    for (int64_t i = 0; i < n; i++) x[i] = (x[i] < lo ? lo : x[i] > hi ? hi : x[i]) + add;
+}
+
+/* Some columns of gate and up of one expert on a run of its rows, and the operand that they become. */
+static void multiply_in(void *ctx, int64_t item, int32_t thread)
+{
+    struct span *s = ctx;
+    const struct moe *m = s->m;
+    const struct sy_glu_dim *glu = &m->dim->glu;
+    const struct sy_kernels *k = &s->p->b->kern;
+    const struct moe_run *r = run_of(m, item);
+    int64_t lo = (item - r->item0) * r->chunk * SY_XGROUP, d = m->dim->d_ff, rows = r->hi - r->lo;
+    int64_t n = r->chunk * SY_XGROUP < d - lo ? r->chunk * SY_XGROUP : d - lo, ld = 2 * n + GLU_PAD;
+    float *y = m->scratch.at + thread * CPU_GLU_FLOATS, *gate = half(s, r, lo, n, y, ld);
+    if (!m->dim->gated) {
+        k->vec.act(glu->fn, gate, ld, rows, n, gate, ld);
+    } else {
+        float *up = half(s, r, d + lo, n, y + n + GLU_PAD / 2, ld), limit = glu->limit > 0 ? glu->limit : INFINITY;
+        for (int64_t i = 0; (glu->limit > 0 || glu->up_add != 0) && i < rows; i++) {
+            bound(gate + i * ld, n, -INFINITY, limit, 0);
+            bound(up + i * ld, n, -limit, limit, glu->up_add);
+        }
+        k->vec.glu(glu->fn, gate, ld, up, ld, rows, n, gate, ld);
+    }
+    for (int j = 0; j < SY_X_COUNT; j++) {
+        if (!m->h[j]) continue;
+        struct sy_xmat to = sy_xmat_view(m->h[j], r->lo, rows, lo, n);
+        k->gemm.prepare[j](gate, ld, 0, rows, &to);
+    }
+}
+
+/* Some panels of one expert's second matrix on a run of its rows. */
+static void multiply_out(void *ctx, int64_t item, int32_t thread)
 {
     (void)thread;
     struct span *s = ctx;
     const struct moe *m = s->m;
     const struct moe_run *r = run_of(m, item);
-    const struct wentry *w = s->second ? m->w_out : m->w_in;
-    const struct value *y = s->second ? &m->y2 : &m->y1;
-    struct sy_xmat *const *x = s->second ? m->h : m->x;
-    const float *bias = s->second ? m->bias_out : m->bias_in;
-    int n_seg = w->n_seg / m->dim->n_expert;
-    struct product of = {&w->seg[r->expert * n_seg], n_seg, x, {.bias = bias}};
-    int64_t lo = (item - r->item0) * r->panel_chunk;
-    cpu_multiply(&s->p->b->kern.gemm, &of, r->lo, r->hi, lo, lo + r->panel_chunk, cpu_row(y, r->lo), y->ld,
+    int n_seg = m->w_out->n_seg / m->dim->n_expert;
+    struct product of = {&m->w_out->seg[r->expert * n_seg], n_seg, m->h, {.bias = m->bias_out}};
+    int64_t lo = (item - r->item0) * r->chunk;
+    cpu_multiply(&s->p->b->kern.gemm, &of, r->lo, r->hi, lo, lo + r->chunk, cpu_row(&m->y2, r->lo), m->y2.ld,
                  of.seg->col0);
-}
-
-static void multiply(struct span *s, bool second)
-{
-    const struct wentry *w = second ? s->m->w_out : s->m->w_in;
-    s->second = second;
-    sy_pool_run(s->p->b->pool, cut_runs(s, expert_panels(w, s->m->dim->n_expert)), multiply_run, s);
 }
 
 void cpu_region_experts(const struct sy_program *p, const struct op *o, int64_t rows)
@@ -257,9 +274,9 @@ void cpu_region_experts(const struct sy_program *p, const struct op *o, int64_t 
     int64_t n_chunk = sy_ceil_div(s.n_pair, PAIR_CHUNK);
     sort_pairs(&s, rows);
     sy_pool_run(p->b->pool, n_chunk, prepare_pairs, &s);
-    multiply(&s, false);
-    sy_pool_run(p->b->pool, n_chunk, activate_pairs, &s);
-    multiply(&s, true);
+    sy_pool_run(p->b->pool, cut_runs(&s), multiply_in, &s);
+    s.second = true;
+    sy_pool_run(p->b->pool, cut_runs(&s), multiply_out, &s);
 }
 
 /* The results of a row's experts, in the order of its choices. */

@@ -403,7 +403,7 @@ static void plan_experts(struct plan *l, uint32_t id)
     if (n->in[5].id) m->bias_out = vector(l, n->in[5]);
     expert_operands(l, m->w_in, pairs, m->x);
     expert_operands(l, m->w_out, pairs, m->h);
-    m->y1 = expert_rows(l, pairs, (d->gated ? 2 : 1) * (int64_t)d->d_ff);
+    m->scratch = expert_rows(l, sy_pool_size(l->p->b->pool), CPU_GLU_FLOATS);
     m->y2 = expert_rows(l, pairs, n->dim[1]);
     m->pair = sy_arena_array(a, (size_t)pairs, sizeof *m->pair);
     m->place = sy_arena_array(a, (size_t)pairs, sizeof *m->place);
@@ -603,7 +603,7 @@ static sy_status place_memory(struct plan *l)
     for (int i = 0; i < l->p->n_op; i++) {
         struct op *o = &l->p->op[i];
         if (o->moe) {
-            place_value(l, &o->moe->y1);
+            place_value(l, &o->moe->scratch);
             place_value(l, &o->moe->y2);
         }
         if (!o->w || !o->in[3]) continue;
