@@ -205,8 +205,8 @@ static const struct moe_run *run_of(const struct moe *m, int64_t item)
     return &m->run[lo];
 }
 
-/* Columns [col, col + n) of an expert's first matrix on a run of its rows, by the panels that hold them. Returns where
- * the first of them came to lie. */
+/* Columns [col, col + n) of an expert's first matrix on a run of its rows, by the panels that hold them. Returns
+ * where the first of them came to lie. */
 static float *half(const struct span *s, const struct moe_run *r, int64_t col, int64_t n, float *y, int64_t ld)
 {
     const struct moe *m = s->m;
