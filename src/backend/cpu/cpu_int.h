@@ -69,8 +69,8 @@ struct value {      /* where a node's rows are */
 };
 static inline float *cpu_row(const struct value *v, int64_t r) { return v->at + r * v->ld; }
 /* Scratch of an EXPERTS op, which runs over pairs (row, choice) sorted by expert: see moe.c. */
-enum { CPU_EXPERT_ROWS = 256 }; /* rows of one expert that a product takes at most */
-struct moe_run {               /* up to some rows of one expert, in the order of pairs */
+enum { CPU_EXPERT_ROWS = 256 };    /* rows of one expert that a product takes at most */
+struct moe_run {                   /* up to some rows of one expert, in the order of pairs */
     int32_t expert, lo, hi, chunk; /* chunk: what an item takes, see moe.c */
     int64_t item0;
 };
