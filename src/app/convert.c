@@ -42,6 +42,7 @@ static const struct sy_example examples[] = {
     {"systole convert -m Qwen3-8B -o Qwen3-8B-fp8 --quant fp8", "8-bit floats with a scale for 128 x 128"},
     {"systole convert -m model-f16.gguf -o model-q4_k.gguf --quant Q4_K", "a smaller GGUF"},
     {"systole convert -m Qwen3-8B -o Qwen3-8B.gguf", "a folder as a GGUF, without loss"},
+    {"systole convert -m Qwen3-8B-NVFP4 -o layers", "the same bytes, a file a layer"},
     {"systole convert -m model.gguf -o model", "a GGUF of Q8_0 or Q4_0 as safetensors, without loss"},
     {0},
 };
@@ -252,6 +253,10 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
     if (st && gguf) unlink(temp);
     else if (st) remove_folder(a, temp);
     if (st) return st;
+    if (res.n_left_out)
+        fprintf(stderr,
+                "the head that predicts further tokens is left out (%zu tensors): a GGUF has no names for it\n",
+                res.n_left_out);
     char size[16];
     sy_size_text(res.bytes, size);
     printf("%s in %zu file%s, %zu matrices quantised", size, res.n_shard, res.n_shard == 1 ? "" : "s",
@@ -274,7 +279,8 @@ const struct sy_command sy_cmd_convert = {
     .help = "write a model in another format, as a folder of safetensors or a GGUF",
     .about =
         "Writes a folder of safetensors, a file a layer, or one GGUF file, from a model folder or a GGUF file. A "
-        "folder becomes a GGUF where the names and keys of its architecture there are known, and only when they say "
+        "folder as stored becomes a folder of the same bytes, whatever its formats. It "
+        "becomes a GGUF where the names and keys of its architecture there are known, and only when they say "
         "all that its config.json says. In a folder Q8_0 and Q4_0 are "
         "stored as compressed-tensors' packed integers with a scale for 32, MXFP4 as its MXFP4, fp8 as e4m3 "
         "with a scale for 128 x 128; Q4_K and Q6_K are for GGUF alone. Scales are chosen for the least squared "

@@ -135,10 +135,21 @@ sy_status sy_checkpoint_check_extra(const struct sy_checkpoint *c, const bool *u
 
 /* ---- opening ------------------------------------------------------------------------------------------- */
 
+static sy_status keep_stored(struct sy_checkpoint *c, struct sy_err *err)
+{
+    struct sy_tensor *t = sy_arena_array(&c->mem, c->n_tensor + 1, sizeof *t);
+    if (!t) return sy_ckpt_nomem(c, err);
+    memcpy(t, c->tensor, c->n_tensor * sizeof *t);
+    c->stored = t;
+    c->n_stored = c->n_tensor;
+    return SY_OK;
+}
+
 static sy_status finish(struct sy_checkpoint *c, sy_status st, struct sy_checkpoint **out, struct sy_err *err)
 {
     if (st == SY_OK && !strcmp(c->kind, "safetensors")) {
         st = index_names(c, err);
+        if (st == SY_OK) st = keep_stored(c, err);
         if (st == SY_OK) st = sy_parts_bind(c, err);
     }
     if (st == SY_OK) st = sy_stacked_split(c, err);

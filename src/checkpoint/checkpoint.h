@@ -16,6 +16,19 @@
 
 struct sy_checkpoint;
 
+/* Value heads of a delta rule where several share a key head, as GGUF has them: head v of key k, k * per_key + v in
+ * order, is stored as head v * n_key + k. */
+struct sy_vheads {
+    int32_t n_key, per_key, len; /* rows (or columns) of a head; n_key 0: all stand in order */
+    int64_t first;               /* the first row that is a value head's */
+};
+static inline int64_t sy_vhead_row(const struct sy_vheads *s, int64_t i)
+{
+    if (i < s->first) return i;
+    int64_t h = (i - s->first) / s->len, at = (i - s->first) % s->len;
+    return s->first + (h % s->per_key * s->n_key + h / s->per_key) * s->len + at;
+}
+
 /* One tensor as stored. shape is [rows, cols] for matrices (cols contiguous); outer dimensions first. */
 struct sy_tensor {
     const char *name;              /* mapped (Hugging Face) name, borrowed from the checkpoint */
@@ -34,6 +47,8 @@ struct sy_tensor {
      * row r of a head of head_rows rows is stored at row sy_tensor_row(); bit-exact, rows are only reordered.
      * Of a bias (n_dim 1) the elements are the rows. */
     int32_t head_rows;
+    struct sy_vheads tiles; /* of rows, or of columns: sy_tensor_floats() and its like put those in order */
+    bool tiled_cols;
     bool norm_plus_one; /* the (1+w) offset of Gemma-like norms is already added in the file */
     bool neg_exp;       /* the file holds -exp(w) */
     /* A part of a stored tensor, where it lies: bytes from row to row and from element to element. 0: rows follow
@@ -43,6 +58,7 @@ struct sy_tensor {
 /* Stored row of logical row r: identity, or the undone q/k permutation. */
 static inline int64_t sy_tensor_row(const struct sy_tensor *t, int64_t r)
 {
+    if (t->tiles.n_key > 0 && !t->tiled_cols) return sy_vhead_row(&t->tiles, r);
     if (t->head_rows <= 0) return r;
     int64_t h = r / t->head_rows, i = r % t->head_rows, half = t->head_rows / 2;
     return h * t->head_rows + (i < half ? 2 * i : 2 * (i - half) + 1);

@@ -1,12 +1,13 @@
 /* convert.h - writes a checkpoint as a folder of safetensors, one shard a layer, or as one GGUF, so that neither
  * reading nor writing holds more than a few rows in memory.
  *
- * As stored, into a folder: floats stay what they are; q8_0 and q4_0 of a GGUF become compressed-tensors' packed
- * integers in groups of 32, mxfp4 its MXFP4: the same numbers, bit for bit. Into a GGUF: floats stay what they are
- * (vectors, routers and filters become f32), MXFP4 becomes mxfp4. Any other format is refused by name. Otherwise the
- * matrices of the layers are quantised, with the rounding that makes the squared error least; all else stays, or
- * becomes bf16 where there is no such format. Tensors of other modalities, and of heads for further tokens, are left
- * out. Formats: huggingface/safetensors README; compressed-tensors "pack-quantized", "mxfp4-pack-quantized";
+ * As stored, into a folder: of a folder every tensor's bytes, whatever its format, under its own name; of a GGUF
+ * floats stay what they are, q8_0 and q4_0 become compressed-tensors' packed integers in groups of 32, mxfp4 its
+ * MXFP4: the same numbers, bit for bit. Into a GGUF: floats stay what they are (vectors, routers and filters become
+ * f32), MXFP4 becomes mxfp4. Any other format is refused by name. Otherwise the matrices of the layers are quantised,
+ * with the rounding that makes the squared error least; all else stays, or becomes bf16 where there is no such
+ * format. Tensors of other modalities are left out, and of heads for further tokens where a GGUF has no names for
+ * them. Formats: huggingface/safetensors README; compressed-tensors "pack-quantized", "mxfp4-pack-quantized";
  * transformers' "fp8" with blocks of 128 x 128; ggml-org/ggml, docs/gguf.md. */
 #pragma once
 #include "checkpoint/checkpoint.h"
@@ -28,8 +29,9 @@ struct sy_convert_opt {
 };
 struct sy_convert_result {
     size_t n_shard, n_quantised;
-    double bytes; /* of all tensors written */
-    double error; /* squared error of what was quantised, by its squares; 0: none */
+    size_t n_left_out; /* tensors of heads for further tokens that a GGUF has no names for */
+    double bytes;      /* of all tensors written */
+    double error;      /* squared error of what was quantised, by its squares; 0: none */
 };
 /* Writes weights, config.json and generation_config.json into an existing empty folder. */
 SY_CHECK sy_status sy_checkpoint_convert(const struct sy_env *, const struct sy_checkpoint *, const char *folder,

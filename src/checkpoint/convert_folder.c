@@ -7,10 +7,11 @@
 #include "checkpoint/convert_int.h"
 #include "quant/quant_int.h"
 
-enum { GROUP = 32, FP8_BLOCK = 128, ROWS = 128 };
+enum { GROUP = 32, FP8_BLOCK = 128, ROWS = 128, COPY_BYTES = 4 << 20 };
 
 /* How a tensor is written. */
 enum kind {
+    KIND_COPY,  /* the bytes as they lie in the folder it comes from, under their own name */
     KIND_RAW,   /* rows of a float format as they are */
     KIND_BF16,  /* rounded */
     KIND_INT8,  /* of blocks of q8_0: weight_packed, weight_scale, weight_shape */
@@ -52,6 +53,7 @@ static bool is_linear(const struct sy_tensor *t)
 {
     static const char *const tails[] = {"_proj.weight", ".w1.weight", ".w2.weight", ".w3.weight", "_linear.weight"};
     if (t->n_dim != 2 || t->dim[1] % GROUP || !strstr(t->name, "layers.")) return false;
+    if (ends(t->name, ".eh_proj.weight")) return false; /* of a head for further tokens */
     for (size_t i = 0; i < SY_COUNT(tails); i++)
         if (ends(t->name, tails[i])) return true;
     return false;
@@ -65,18 +67,20 @@ static enum kind kind_of(enum sy_convert_to to)
                                     : KIND_FP8;
 }
 
-static sy_status plan_one(struct writer *w, const struct sy_tensor *t, struct item *it)
+static void plan_place(const struct sy_tensor *t, struct item *it)
 {
     *it = (struct item){.t = t, .name = t->name, .rows = 1, .cols = t->n_dim ? t->dim[t->n_dim - 1] : 1};
     for (int i = 0; i + 1 < t->n_dim; i++) it->rows *= t->dim[i];
     const char *layer = strstr(t->name, "layers.");
     if (layer) it->shard = 1 + strtoll(layer + 7, NULL, 10);
     if (it->shard < 0 || it->shard > SY_CKPT_LAYERS_MAX) it->shard = 0;
+}
+
+static sy_status plan_one(struct writer *w, const struct sy_tensor *t, struct item *it)
+{
+    plan_place(t, it);
     if (!t->format)
         return sy_fail(w->w.err, SY_ENOSUP, "tensor '%s': data type '%s' is not supported", t->file_name, t->dtype);
-    if (t->col_bytes || t->part_step > 1 || t->row_bytes)
-        return sy_fail(w->w.err, SY_ENOSUP, "tensor '%s': experts that share one tensor cannot be converted",
-                       t->file_name);
     if (t->norm_plus_one || t->neg_exp)
         return sy_fail(w->w.err, SY_ENOSUP, "tensor '%s': the file %s, which cannot be undone without loss",
                        t->file_name, t->neg_exp ? "holds its exponential" : "adds 1 to it");
@@ -107,16 +111,36 @@ static int by_shard(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
+/* A folder as stored: every tensor as it is, whatever it is a part of. */
+static sy_status plan_copy(struct writer *w)
+{
+    const struct sy_checkpoint *c = w->w.c;
+    w->item = sy_arena_array(&w->w.mem, c->n_stored + 1, sizeof *w->item);
+    if (!w->item) return no_memory(w);
+    for (size_t i = 0; i < c->n_stored; i++) {
+        if (sy_names_foreign(c->stored[i].name)) continue;
+        struct item *it = &w->item[w->n_item++];
+        plan_place(&c->stored[i], it);
+        it->kind = KIND_COPY;
+        it->name = it->t->file_name;
+        w->w.total += (double)it->rows * (double)it->cols;
+    }
+    qsort(w->item, w->n_item, sizeof *w->item, by_shard);
+    return SY_OK;
+}
+
 static sy_status plan(struct writer *w)
 {
     size_t n = sy_checkpoint_count(w->w.c);
+    const struct sy_json *config = sy_checkpoint_config(w->w.c);
     int64_t cols_max = 1;
+    if (w->w.c->stored && w->w.opt->to == SY_CONVERT_STORED) return plan_copy(w);
     w->item = sy_arena_array(&w->w.mem, n + 1, sizeof *w->item);
     if (!w->item) return no_memory(w);
     enum kind parts = KIND_RAW;
     for (size_t i = 0; i < n; i++) {
         const struct sy_tensor *t = sy_checkpoint_at(w->w.c, i);
-        if (sy_names_ignorable(t->name, sy_checkpoint_config(w->w.c))) continue;
+        if (sy_names_ignorable(t->name, config) && !sy_names_spare(t->name, config)) continue;
         struct item *it = &w->item[w->n_item++];
         sy_status st = plan_one(w, t, it);
         if (st) return st;
@@ -149,6 +173,11 @@ static int pieces_of(const struct item *it, struct piece p[3])
 {
     int64_t r = it->rows, k = it->cols;
     switch (it->kind) {
+    case KIND_COPY:
+        p[0] = (struct piece){.tail = "", .dtype = it->t->dtype, .n_dim = it->t->n_dim};
+        memcpy(p[0].dim, it->t->dim, sizeof p[0].dim);
+        p[0].bytes = (int64_t)it->t->n_bytes;
+        return 1;
     case KIND_RAW:
     case KIND_BF16:
         p[0] = (struct piece){.tail = "", .dtype = it->kind == KIND_RAW ? it->t->format->st_dtype : "BF16"};
@@ -217,8 +246,13 @@ static void write_floats(struct writer *w, const struct item *it)
 {
     int64_t k = it->cols, size = it->t->format->block_bytes, half = it->t->head_rows / 2;
     for (int64_t r = 0; r < it->rows && !w->w.err->code; r++) {
-        if (it->kind == KIND_RAW && it->t->n_dim > 1) {
-            put(w, it->t->data + sy_tensor_row(it->t, r) * k * size, (size_t)(k * size));
+        const unsigned char *stored = sy_tensor_stored(it->t, r);
+        if (it->kind == KIND_RAW && (it->t->n_dim > 1 || it->t->col_bytes)) {
+            if (!stored) { /* elements apart: one expert's of several */
+                sy_tensor_floats(it->t, r, w->row);
+                it->t->format->quantise(w->row, w->raw, k);
+            }
+            put(w, stored ? stored : w->raw, (size_t)(k * size));
             continue;
         }
         if (it->kind == KIND_RAW) { /* the elements of a bias may be stored as rope pairs */
@@ -256,7 +290,7 @@ static void write_blocks(struct writer *w, const struct item *it)
     for (int64_t r = 0; r < it->rows && !w->w.err->code; r++) {
         const unsigned char *b = w->raw;
         if (same) {
-            b = it->t->data + sy_tensor_row(it->t, r) * n_block * q->block_bytes;
+            b = sy_tensor_stored(it->t, r);
         } else {
             sy_tensor_floats(it->t, r, w->row);
             q->quantise(w->row, w->raw, k);
@@ -318,10 +352,23 @@ static void write_fp8(struct writer *w, const struct item *it)
     if (w->scale.len) put(w, w->scale.at, w->scale.len);
 }
 
+/* Some rows at a time, so that pages can go again. */
+static void write_copy(struct writer *w, const struct item *it)
+{
+    const struct sy_tensor *t = it->t;
+    int64_t each = (int64_t)t->n_bytes / (it->rows > 0 ? it->rows : 1), some = COPY_BYTES / (each + 1) + 1;
+    for (int64_t r = 0; r < it->rows && !w->w.err->code; r += some) {
+        int64_t n = it->rows - r < some ? it->rows - r : some;
+        put(w, t->data + r * each, (size_t)(n * each));
+        sy_checkpoint_let_go(w->w.c, t, r, r + n);
+    }
+}
+
 static sy_status write_item(struct writer *w, const struct item *it)
 {
     sy_buf_clear(&w->scale);
-    if (it->kind == KIND_RAW || it->kind == KIND_BF16) write_floats(w, it);
+    if (it->kind == KIND_COPY) write_copy(w, it);
+    else if (it->kind == KIND_RAW || it->kind == KIND_BF16) write_floats(w, it);
     else if (it->kind == KIND_FP8) write_fp8(w, it);
     else write_blocks(w, it);
     if (w->scale.failed) return no_memory(w);
@@ -406,14 +453,14 @@ static sy_status write_config(struct writer *w)
     const char *key;
     const struct sy_json *v;
     enum kind kind = KIND_RAW;
-    bool first = true;
+    bool first = true, copied = w->n_item && w->item[0].kind == KIND_COPY;
     for (size_t i = 0; i < w->n_item; i++)
         if (w->item[i].kind > KIND_BF16) kind = w->item[i].kind;
     sy_buf_init(&b, w->w.env, 0);
     sy_buf_init(&own, w->w.env, 0);
     sy_buf_char(&b, '{');
     for (void *it = NULL; (it = sy_json_next(sy_checkpoint_config(w->w.c), it, &key, &v)); first = false) {
-        if (!strcmp(key, "quantization_config") || !strcmp(key, "compression_config")) continue;
+        if (!copied && (!strcmp(key, "quantization_config") || !strcmp(key, "compression_config"))) continue;
         sy_buf_text(&b, first ? "\n  " : ",\n  ");
         sy_json_quote(&b, key, strlen(key));
         sy_buf_text(&b, ": ");

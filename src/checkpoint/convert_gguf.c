@@ -16,7 +16,9 @@ struct out { /* a tensor to write */
     int n_dim;
     int64_t dim[4], rows, cols; /* rows of a part */
     int64_t head_rows;          /* heads whose rows are stored as rope pairs; 0: none */
-    bool plus_one, neg_exp;     /* 1 is added; -exp() is taken */
+    struct sy_vheads order;     /* of value heads: the other way round than a tensor's */
+    bool order_cols;
+    bool plus_one, neg_exp; /* 1 is added; -exp() is taken */
     uint64_t at;
 };
 static uint64_t bytes_of(const struct out *o)
@@ -30,7 +32,9 @@ struct writer {
     size_t n_out;
     struct sy_gguf_made made; /* of a folder; kv is empty of a GGUF */
     const struct sy_gguf_arch *arch;
-    bool dense;         /* the model has no experts */
+    bool dense; /* the model has no experts */
+    int64_t n_layer, n_next;
+    struct sy_vheads order;
     float *row, *all;   /* [2][cols_max]: what was, what has become of it; a whole vector */
     unsigned char *raw; /* a row in blocks */
     size_t align;
@@ -76,7 +80,8 @@ static bool ends(const char *s, const char *with)
 static bool is_linear(const struct out *o)
 {
     return o->n_dim >= 2 && !strncmp(o->name, "blk.", 4) && ends(o->name, ".weight") && !strstr(o->name, "_inp") &&
-           !strstr(o->name, "conv") && !strstr(o->name, "norm");
+           !strstr(o->name, "conv") && !strstr(o->name, "norm") && !strstr(o->name, "altup") &&
+           !strstr(o->name, "nextn");
 }
 
 /* The format, or q8_0 where its blocks are too long for the rows; NULL: as it is. */
@@ -94,7 +99,7 @@ static sy_status keep(struct writer *w, struct out *o)
     const struct sy_tensor *t = o->part[0];
     const struct sy_quant *f = t->format;
     bool small = o->n_dim == 1 || ends(o->name, ".bias") || !is_linear(o);
-    bool table = o->n_dim == 2 && strncmp(o->name, "blk.", 4) != 0;
+    bool table = o->n_dim >= 2 && strncmp(o->name, "blk.", 4) != 0;
     if (f && f->st_dtype && f->exact != SY_EXACT_F32 && !f->f8) o->to = small && !table ? sy_quant_by_name("f32") : f;
     else if (f && f->st_dtype && f->gguf_type >= 0) o->to = f;
     else if (f && f->affine.e2m1 && f->affine.group == 32 && o->cols % 32 == 0) o->to = sy_quant_by_name("mxfp4");
@@ -145,6 +150,17 @@ static int by_name(const void *a, const void *b)
     return order ? order : x->expert < y->expert ? -1 : x->expert > y->expert;
 }
 
+/* Whether a GGUF leaves it out: what need not be read, and heads for further tokens that it has no names for. */
+static bool left_out(struct writer *w, const char *name)
+{
+    const struct sy_json *config = w->w.c->config;
+    if (!sy_names_ignorable(name, config)) return false;
+    if (!sy_names_spare(name, config)) return true;
+    if (w->arch->next || sy_names_is_key(name)) return false;
+    w->w.res->n_left_out++;
+    return true;
+}
+
 /* Every tensor of the model under its GGUF name. */
 static sy_status name_all(struct writer *w, struct named *named, size_t *n)
 {
@@ -153,13 +169,16 @@ static sy_status name_all(struct writer *w, struct named *named, size_t *n)
         struct named *x = &named[*n];
         char gguf[NAME_BYTES_MAX];
         x->t = &c->tensor[i];
-        if (sy_names_ignorable(x->t->name, c->config)) continue;
-        x->rule = sy_names_back(w->arch, w->dense, x->t->name, gguf, sizeof gguf, &x->layer, &x->expert);
+        if (left_out(w, x->t->name)) continue;
+        x->rule = sy_names_back(w->arch, w->dense, w->n_layer, x->t->name, gguf, sizeof gguf, &x->layer, &x->expert);
         if (!x->rule)
             return sy_fail(w->w.err, SY_ENOSUP, "tensor '%s': has no name in a GGUF of '%s'", x->t->file_name,
                            w->arch->name);
         x->name = sy_arena_text(&w->w.mem, gguf, strlen(gguf));
         if (!x->name) return sy_convert_nomem(&w->w);
+        if (x->rule->flags & SY_NAME_HALVES) /* the second of two rules is of the second half */
+            x->expert = 2 * x->expert + !(x->rule[1].gguf && !strcmp(x->rule[1].gguf, x->rule->gguf));
+        if (x->layer >= w->n_layer + w->n_next) w->n_next = x->layer + 1 - w->n_layer;
         ++*n;
     }
     if (*n) qsort(named, *n, sizeof *named, by_name);
@@ -212,6 +231,15 @@ static sy_status plan_one(struct writer *w, const struct named *x, size_t n, str
         o->dim[0] = (int64_t)n;
         o->n_dim++;
     }
+    if (x->rule->flags & SY_NAME_HALVES) {
+        if (n % 2) return sy_fail(w->w.err, SY_EFORMAT, "tensor '%s': its other half is missing", t->file_name);
+        o->dim[0] /= 2;
+        o->dim[1] *= 2;
+    }
+    if (x->rule->flags & (SY_NAME_TILED | SY_NAME_TILED_COLS)) {
+        o->order_cols = x->rule->flags & SY_NAME_TILED_COLS;
+        o->order = sy_vheads_of(&w->order, t->dim[o->order_cols ? t->n_dim - 1 : 0]);
+    }
     o->neg_exp = x->rule->flags & SY_NAME_NEG_EXP;
     o->plus_one = (x->rule->flags & SY_NAME_NORM) && w->arch->norm_plus_one && ends(x->name, ".weight");
     if ((x->rule->flags & SY_NAME_ROPE) && w->arch->rope_pairs) {
@@ -223,6 +251,8 @@ static sy_status plan_one(struct writer *w, const struct named *x, size_t n, str
                            t->file_name, (long long)o->head_rows, (long long)t->dim[0]);
     }
     o->to = choose(o, to);
+    /* Numbers that share a scale must be of one head. */
+    if (o->to && o->order_cols && o->order.n_key && o->order.len % o->to->affine.group) o->to = NULL;
     return o->to ? SY_OK : keep(w, o);
 }
 
@@ -325,6 +355,7 @@ static void pad(struct writer *w, uint64_t n)
 /* The logical row that is stored as row s. */
 static int64_t row_of(const struct out *o, int64_t s)
 {
+    if (o->order.n_key && !o->order_cols) return sy_vhead_row(&o->order, s);
     if (!o->head_rows) return s;
     int64_t h = s / o->head_rows * o->head_rows, i = s % o->head_rows;
     return h + (i % 2 ? o->head_rows / 2 + i / 2 : i / 2);
@@ -337,6 +368,10 @@ static void write_row(struct writer *w, const struct out *o, const struct sy_ten
     if (t->n_dim > 1) sy_tensor_floats(t, row_of(o, r), x);
     else { /* of a vector the elements are the rows, or it becomes some */ sy_tensor_floats(t, 0, w->all);
         for (int64_t i = 0; i < k; i++) x[i] = w->all[row_of(o, r * k + i)];
+    }
+    if (o->order.n_key && o->order_cols) {
+        memcpy(y, x, (size_t)k * sizeof *x);
+        for (int64_t i = 0; i < k; i++) x[i] = y[sy_vhead_row(&o->order, i)];
     }
     for (int64_t i = 0; o->plus_one && i < k; i++) x[i] += 1;
     for (int64_t i = 0; o->neg_exp && i < k; i++) x[i] = -expf(x[i]);
@@ -360,7 +395,7 @@ static void write_tensor(struct writer *w, const struct out *o)
     for (size_t p = 0; p < o->n_part && !w->w.err->code; p++) {
         const struct sy_tensor *t = o->part[p];
         bool as_it_lies = o->to == t->format && t->data && !t->row_bytes && !t->col_bytes && !t->head_rows;
-        if (as_it_lies && !o->head_rows && !o->plus_one && !o->neg_exp) {
+        if (as_it_lies && !o->head_rows && !o->plus_one && !o->neg_exp && !o->order.n_key) {
             put(w, t->data, t->n_bytes);
         } else {
             for (int64_t r = 0; r < o->rows && !w->w.err->code; r++) write_row(w, o, t, r);
@@ -405,12 +440,24 @@ static sy_status write_all(struct writer *w, const char *path, uint32_t file_typ
 
 static sy_status open_arch(struct writer *w)
 {
-    const char *name = sy_json_text(sy_json_at(sy_json_get(w->w.c->config, "architectures"), 0));
-    w->dense = sy_gguf_experts(w->w.c->config) == 0;
+    const struct sy_json *config = w->w.c->config;
+    const char *name = sy_json_text(sy_json_at(sy_json_get(config, "architectures"), 0));
+    w->dense = sy_gguf_experts(config) == 0;
     w->arch = name ? sy_gguf_arch_of_class(name, !w->dense) : NULL;
-    return w->arch ? SY_OK
-                   : sy_fail(w->w.err, SY_ENOSUP, "'%s': how a GGUF holds a '%s' is not known", w->w.c->path,
-                             name ? name : "");
+    if (!w->arch)
+        return sy_fail(
+            w->w.err, SY_ENOSUP,
+            "'%s': no GGUF architecture is defined for '%s' (gguf-py 0.19), so its tensors and keys have no names "
+            "there; name a folder, not a file ending in .gguf",
+            w->w.c->path, name ? name : "");
+    w->n_layer = sy_json_int(sy_json_get(config, "num_hidden_layers"),
+                             (int64_t)sy_json_len(sy_json_get(config, "layers_block_type")));
+    int64_t n_key = sy_json_int(sy_json_get(config, "linear_num_key_heads"), 1);
+    int64_t n_val = sy_json_int(sy_json_get(config, "linear_num_value_heads"), 1);
+    int64_t d = sy_json_int(sy_json_get(config, "linear_value_head_dim"), 1);
+    if (n_key > 1 && n_val > n_key && n_val % n_key == 0 && n_val <= 1 << 12 && d > 0 && d <= 1 << 13)
+        w->order = (struct sy_vheads){(int32_t)(n_val / n_key), (int32_t)n_key, (int32_t)d, 0};
+    return SY_OK;
 }
 
 static sy_status convert(struct writer *w, const char *path)
@@ -430,7 +477,7 @@ static sy_status convert(struct writer *w, const char *path)
     sy_status st = c->raw ? plan_raw(w, to) : plan_folder(w, to);
     if (!st && !c->raw) {
         if (!to) file_type = stored_type(w);
-        st = sy_gguf_make(c, w->arch, w->w.opt->vocab, file_type, &w->w.mem, &w->made, w->w.err);
+        st = sy_gguf_make(c, w->arch, w->w.opt->vocab, file_type, w->n_next, &w->w.mem, &w->made, w->w.err);
     }
     if (!st) st = place(w);
     return st ? st : write_all(w, path, file_type);

@@ -4,36 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "checkpoint/internal.h"
-
-struct build {
-    struct sy_gguf_meta m;
-    struct sy_json *o; /* the config */
-    const struct sy_gguf_arch *arch;
-    struct sy_gguf_dims *d;
-    int64_t n_head;
-    bool nomem;
-    char key[160];
-};
-
-/* "rope.freq_base" to "llama.rope.freq_base"; valid until the next call. */
-static const char *own(struct build *b, const char *tail)
-{
-    snprintf(b->key, sizeof b->key, "%s.%s", b->arch->name, tail);
-    return b->key;
-}
-
-static void put(struct build *b, struct sy_json *o, const char *name, struct sy_json *v)
-{
-    if (!sy_json_set_take(o, name, v)) b->nomem = true;
-}
-static void put_int(struct build *b, const char *name, int64_t v) { put(b, b->o, name, sy_json_new_int(v)); }
-static void put_num(struct build *b, const char *name, double v) { put(b, b->o, name, sy_json_new_number(v)); }
-static void put_bool(struct build *b, const char *name, bool v) { put(b, b->o, name, sy_json_new_bool(v)); }
-static void put_text(struct build *b, const char *name, const char *v)
-{
-    put(b, b->o, name, sy_json_new_text(v, strlen(v)));
-}
+#include "checkpoint/gguf_build.h"
 
 /* ---- keys that only change their name ------------------------------------------------------------------ */
 
@@ -109,6 +80,46 @@ static const struct sy_key_rule llama4_keys[] = {
     {"attention.temperature_scale", "attn_scale", SY_KEY_NUM, false},
     {NULL, NULL, SY_KEY_INT, false},
 };
+static const struct sy_key_rule indexer_keys[] = {
+    {"attention.indexer.head_count", "index_n_heads", SY_KEY_INT, true},
+    {"attention.indexer.key_length", "index_head_dim", SY_KEY_INT, true},
+    {"attention.indexer.top_k", "index_topk", SY_KEY_INT, true},
+    {NULL, NULL, SY_KEY_INT, false},
+};
+static const struct sy_key_rule kimi_moe_keys[] = {
+    {"expert_count", "num_experts", SY_KEY_INT, true},
+    {"expert_used_count", "num_experts_per_token", SY_KEY_INT, true},
+    {"expert_feed_forward_length", "moe_intermediate_size", SY_KEY_INT, true},
+    {"expert_shared_count", "num_shared_experts", SY_KEY_INT, false},
+    {"leading_dense_block_count", "first_k_dense_replace", SY_KEY_COUNT, false},
+    {"expert_weights_scale", "routed_scaling_factor", SY_KEY_NUM, false},
+    {"expert_group_count", "num_expert_group", SY_KEY_INT, false},
+    {"expert_group_used_count", "topk_group", SY_KEY_INT, false},
+    {NULL, NULL, SY_KEY_INT, false},
+};
+static const struct sy_key_rule gemma3n_keys[] = {
+    {"altup.num_inputs", "altup_num_inputs", SY_KEY_INT, true},
+    {"altup.active_idx", "altup_active_idx", SY_KEY_COUNT, true},
+    {"embedding_length_per_layer_input", "hidden_size_per_layer_input", SY_KEY_INT, true},
+    {"attention.shared_kv_layers", "num_kv_shared_layers", SY_KEY_COUNT, true},
+    {NULL, NULL, SY_KEY_INT, false},
+};
+static const struct sy_key_rule gemma4_keys[] = {
+    {"embedding_length_per_layer_input", "hidden_size_per_layer_input", SY_KEY_COUNT, true},
+    {"attention.shared_kv_layers", "num_kv_shared_layers", SY_KEY_COUNT, true},
+    {"expert_count", "num_experts", SY_KEY_COUNT, false},
+    {"expert_used_count", "top_k_experts", SY_KEY_COUNT, false},
+    {"expert_feed_forward_length", "moe_intermediate_size", SY_KEY_COUNT, false},
+    {NULL, NULL, SY_KEY_INT, false},
+};
+static const struct sy_key_rule falcon_h1_keys[] = {
+    {"ssm.conv_kernel", "mamba_d_conv", SY_KEY_INT, true},
+    {"ssm.state_size", "mamba_d_state", SY_KEY_INT, true},
+    {"ssm.time_step_rank", "mamba_n_heads", SY_KEY_INT, true},
+    {"ssm.group_count", "mamba_n_groups", SY_KEY_INT, true},
+    {"ssm.inner_size", "mamba_d_ssm", SY_KEY_INT, true},
+    {NULL, NULL, SY_KEY_INT, false},
+};
 /* All that a model of nothing but mixers has. */
 static const struct sy_key_rule mamba2_keys[] = {
     {"embedding_length", "hidden_size", SY_KEY_INT, true},
@@ -160,6 +171,19 @@ static int64_t most_of_layers(struct build *b, const char *key, bool same)
     return most > 0 ? most : 1;
 }
 
+/* Of a family whose layers may differ, and say how elsewhere: the first one's. */
+static int64_t first_of_layers(struct build *b, const char *key)
+{
+    const struct sy_gguf_kv *kv = sy_gguf_find(&b->m, key);
+    if (!kv || kv->type != SY_GGUF_ARRAY) return sy_gguf_int(&b->m, key, 1, INT32_MAX);
+    bool ints = (kv->elem == SY_GGUF_I32 || kv->elem == SY_GGUF_U32) && kv->n == (uint64_t)b->d->n_layer;
+    int64_t v = ints ? sy_gguf_elem_int(kv, 0) : 0;
+    if (v < 1)
+        sy_gguf_refuse(&b->m, SY_EFORMAT, "key '%s': expected an integer above 0 for each of %lld layers", key,
+                       (long long)b->d->n_layer);
+    return v > 0 ? v : 1;
+}
+
 static void put_keys(struct build *b, const struct sy_key_rule *r)
 {
     for (; r->gguf; r++) {
@@ -169,6 +193,7 @@ static void put_keys(struct build *b, const struct sy_key_rule *r)
         else if (r->type <= SY_KEY_COUNT)
             put_int(b, r->hf, sy_gguf_int(&b->m, key, r->type == SY_KEY_INT, INT32_MAX));
         else if (b->arch->hybrid) put_int(b, r->hf, most_of_layers(b, key, false));
+        else if (b->arch->patterned) put_int(b, r->hf, first_of_layers(b, key));
         else put_int(b, r->hf, sy_gguf_int_layers(&b->m, key, b->d->n_layer, 1, INT32_MAX));
     }
 }
@@ -310,68 +335,12 @@ static void qwen_moe_only(struct build *b)
 {
     put_int(b, "decoder_sparse_step", 1);
     /* Where the file does not say: as the released models of the family do. */
-    bool qwen3 = !strcmp(b->arch->name, "qwen3moe");
-    put_bool(b, "norm_topk_prob", sy_gguf_bool_or(&b->m, own(b, "expert_weights_norm"), qwen3) != 0);
+    bool normed = strcmp(b->arch->name, "qwen2moe") != 0;
+    put_bool(b, "norm_topk_prob", sy_gguf_bool_or(&b->m, own(b, "expert_weights_norm"), normed) != 0);
 }
 
 static void smollm3_keys(struct build *b) { put_int(b, "no_rope_layer_interval", 4); }
 static void qwen_keys(struct build *b) { put_bool(b, "use_sliding_window", false); }
-
-/* A number (every n-th layer is global) or one bool a layer (true: sliding). */
-static void put_pattern(struct build *b)
-{
-    const struct sy_gguf_kv *kv = sy_gguf_find(&b->m, own(b, "attention.sliding_window_pattern"));
-    if (!kv || kv->type != SY_GGUF_ARRAY) {
-        put_int(b, "sliding_window_pattern", sy_gguf_int_or(&b->m, b->key, b->arch->pattern, 1, INT32_MAX));
-        return;
-    }
-    if (!(kv = sy_gguf_array(&b->m, b->key, SY_GGUF_BOOL))) return;
-    if (kv->n != (uint64_t)b->d->n_layer) {
-        sy_gguf_refuse(&b->m, SY_EFORMAT, "key '%s': expected one bool for each of %lld layers, found %llu", b->key,
-                       (long long)b->d->n_layer, (unsigned long long)kv->n);
-        return;
-    }
-    struct sy_json *list = sy_json_new_array();
-    for (uint64_t i = 0; i < kv->n; i++) {
-        const char *type = kv->at[i] ? "sliding_attention" : "full_attention";
-        if (!sy_json_push_take(list, sy_json_new_text(type, strlen(type)))) b->nomem = true;
-    }
-    put(b, b->o, "layer_types", list);
-}
-
-/* layers_27b: the one size of the family whose queries are scaled by hidden_size / heads, not head size. */
-static void gemma_keys(struct build *b, int64_t layers_27b)
-{
-    int64_t hidden = sy_gguf_int(&b->m, own(b, "embedding_length"), 1, INT32_MAX);
-    double scale = sy_gguf_num_or(&b->m, own(b, "attention.scale"), 0, 0, 1e6);
-    if (scale > 0) put_num(b, "query_pre_attn_scalar", 1 / (scale * scale));
-    else put_int(b, "query_pre_attn_scalar", b->d->n_layer == layers_27b ? hidden / b->n_head : b->d->head_dim);
-    put_text(b, "hidden_activation", b->arch->act);
-}
-
-static void gemma2_keys(struct build *b)
-{
-    gemma_keys(b, 46);
-    put_int(b, "sliding_window", sy_gguf_int_or(&b->m, own(b, "attention.sliding_window"), 4096, 1, INT32_MAX));
-    put_pattern(b);
-    put_num(b, "attn_logit_softcapping", sy_gguf_num_or(&b->m, own(b, "attn_logit_softcapping"), 50, 1e-6, 1e6));
-    put_num(b, "final_logit_softcapping", sy_gguf_num_or(&b->m, own(b, "final_logit_softcapping"), 30, 1e-6, 1e6));
-}
-
-static void gemma3_keys(struct build *b)
-{
-    gemma_keys(b, 62);
-    put_num(b, "rope_local_base_freq", sy_gguf_num_or(&b->m, own(b, "rope.freq_base_swa"), 10000, 1e-3, 1e12));
-    int64_t window = sy_gguf_int_or(&b->m, own(b, "attention.sliding_window"), 0, 0, INT32_MAX);
-    if (window > 0) {
-        put_int(b, "sliding_window", window);
-        put_pattern(b);
-    } else {
-        put_int(b, "sliding_window_pattern", 1); /* every layer is global */
-    }
-    double cap = sy_gguf_num_or(&b->m, own(b, "final_logit_softcapping"), 0, 0, 1e6);
-    if (cap > 0) put_num(b, "final_logit_softcapping", cap);
-}
 
 /* LongRoPE's two tables (phi3). */
 static void put_long_rope(struct build *b)
@@ -406,7 +375,7 @@ static void put_window(struct build *b)
     int64_t window = sy_gguf_int_or(&b->m, own(b, "attention.sliding_window"), 0, 0, INT32_MAX);
     if (window == 0) return;
     put_int(b, "sliding_window", window);
-    if (b->arch->pattern > 1) put_pattern(b);
+    if (b->arch->pattern > 1) sy_gguf_pattern(b);
 }
 
 static void phi3_keys(struct build *b)
@@ -466,10 +435,27 @@ static void minimax_m2_keys(struct build *b)
     put_bool(b, "use_qk_norm", sy_gguf_raw(b->m.g, "blk.0.attn_q_norm.weight") != NULL);
 }
 
-/* Latent attention: head_dim is that of the part that turns. */
-static void deepseek_keys(struct build *b)
+/* The layer that has t as its `tail`; -1: none. */
+int64_t sy_gguf_layer_with(const struct build *b, const struct sy_tensor *t, const char *tail)
 {
-    put_sigmoid_moe(b);
+    const char *p = t->name;
+    int64_t layer = 0;
+    if (strncmp(p, "blk.", 4)) return -1;
+    for (p += 4; *p >= '0' && *p <= '9' && layer < b->d->n_layer; p++) layer = 10 * layer + (*p - '0');
+    return *p == '.' && layer < b->d->n_layer && !strcmp(p + 1, tail) ? layer : -1;
+}
+
+/* A tensor that some layer has, or NULL. */
+static const struct sy_tensor *any_layers(const struct build *b, const char *tail)
+{
+    for (size_t i = 0; i < b->m.g->n_raw; i++)
+        if (sy_gguf_layer_with(b, &b->m.g->raw[i], tail) >= 0) return &b->m.g->raw[i];
+    return NULL;
+}
+
+/* Latent attention: head_dim is that of the part that turns. */
+static void latent_keys(struct build *b)
+{
     bool latent = sy_gguf_find(&b->m, own(b, "attention.key_length_mla")) != NULL;
     int64_t rope = sy_gguf_int(&b->m, own(b, "rope.dimension_count"), 1, 1 << 20);
     int64_t d_key =
@@ -482,7 +468,13 @@ static void deepseek_keys(struct build *b)
     put_int(b, "qk_nope_head_dim", d_key - rope);
     put_int(b, "v_head_dim", d_val);
     put_int(b, "num_key_value_heads", b->n_head);
-    put_bool(b, "kv_b_split", sy_gguf_raw(b->m.g, "blk.0.attn_k_b.weight") != NULL);
+    put_bool(b, "kv_b_split", any_layers(b, "attn_k_b.weight") != NULL);
+}
+
+static void deepseek_keys(struct build *b)
+{
+    put_sigmoid_moe(b);
+    latent_keys(b);
     double log_mul = sy_gguf_num_or(&b->m, own(b, "rope.scaling.yarn_log_multiplier"), 0, 0, 1e6);
     const struct sy_json *old = sy_json_get(b->o, "rope_scaling"), *v;
     const char *key;
@@ -526,24 +518,6 @@ static void lfm2_keys(struct build *b)
     put_bool(b, "use_expert_bias", true);
 }
 
-/* The layer that has t as its `tail`; -1: none. */
-static int64_t layer_with(const struct build *b, const struct sy_tensor *t, const char *tail)
-{
-    const char *p = t->name;
-    int64_t layer = 0;
-    if (strncmp(p, "blk.", 4)) return -1;
-    for (p += 4; *p >= '0' && *p <= '9' && layer < b->d->n_layer; p++) layer = 10 * layer + (*p - '0');
-    return *p == '.' && layer < b->d->n_layer && !strcmp(p + 1, tail) ? layer : -1;
-}
-
-/* A tensor that some layer has, or NULL. */
-static const struct sy_tensor *any_layers(const struct build *b, const char *tail)
-{
-    for (size_t i = 0; i < b->m.g->n_raw; i++)
-        if (layer_with(b, &b->m.g->raw[i], tail) >= 0) return &b->m.g->raw[i];
-    return NULL;
-}
-
 /* What layers are, by their tensors: a list of types. */
 struct layer_sign {
     const char *tail, *type;
@@ -555,7 +529,7 @@ static void put_layer_types(struct build *b, const char *name, const char *other
     for (int64_t l = 0; l < b->d->n_layer; l++) type[l] = otherwise;
     for (size_t i = 0; i < b->m.g->n_raw; i++)
         for (size_t k = 0; k < n; k++) {
-            int64_t l = layer_with(b, &b->m.g->raw[i], sign[k].tail);
+            int64_t l = sy_gguf_layer_with(b, &b->m.g->raw[i], sign[k].tail);
             if (l >= 0) type[l] = sign[k].type;
         }
     struct sy_json *list = sy_json_new_array();
@@ -575,10 +549,56 @@ static int64_t ssm_head(struct build *b)
     return inner / n;
 }
 
+/* GGUF has value heads tiled where several share a key head. */
+static void qwen35_keys(struct build *b)
+{
+    int64_t n_key = sy_gguf_int(&b->m, own(b, "ssm.group_count"), 1, 4096), d = ssm_head(b);
+    int64_t n_val = sy_gguf_int(&b->m, own(b, "ssm.time_step_rank"), 1, 4096);
+    if (b->d->n_expert > 0) qwen_moe_only(b);
+    put_int(b, "linear_value_head_dim", d);
+    put_int(b, "mtp_num_hidden_layers", b->d->n_next);
+    if (!b->m.st && (n_val % n_key || d > 1 << 13))
+        sy_gguf_refuse(&b->m, SY_EFORMAT, "key '%s': expected a multiple of the %lld key heads, found %lld",
+                       own(b, "ssm.time_step_rank"), (long long)n_key, (long long)n_val);
+    if (!b->m.st && n_key > 1 && n_val > n_key)
+        b->d->tiles = (struct sy_vheads){(int32_t)n_key, (int32_t)(n_val / n_key), (int32_t)d, 0};
+}
+
+/* Its multipliers are in the weights. */
+static void falcon_h1_more(struct build *b)
+{
+    put_bool(b, "mamba_conv_bias", any_layers(b, "ssm_conv1d.bias") != NULL);
+    put_bool(b, "mamba_rms_norm", any_layers(b, "ssm_norm.weight") != NULL);
+    put_bool(b, "mamba_norm_before_gate", false);
+    put_bool(b, "mamba_proj_bias", any_layers(b, "ssm_in.bias") != NULL);
+}
+
+/* Layers without KV heads have delta attention, of as many heads as the others. */
+static void kimi_linear_keys(struct build *b)
+{
+    const struct sy_gguf_kv *kv = sy_gguf_array(&b->m, own(b, "attention.head_count_kv"), SY_GGUF_I32);
+    struct sy_json *full = sy_json_new_array(), *delta = sy_json_new_object();
+    if (!kv || kv->n != (uint64_t)b->d->n_layer)
+        sy_gguf_refuse(&b->m, SY_EFORMAT, "key '%s': expected a number for each layer", b->key);
+    for (uint64_t i = 0; !b->m.st && i < kv->n; i++)
+        if (sy_gguf_elem_int(kv, i) > 0 && !sy_json_push_take(full, sy_json_new_int((int64_t)i + 1))) b->nomem = true;
+    put(b, delta, "full_attn_layers", full);
+    put(b, delta, "num_heads", sy_json_new_int(b->n_head));
+    put(b, delta, "head_dim", sy_json_new_int(sy_gguf_int(&b->m, own(b, "kda.head_dim"), 1, 8192)));
+    put(b, delta, "short_conv_kernel_size", sy_json_new_int(sy_gguf_int(&b->m, own(b, "ssm.conv_kernel"), 2, 64)));
+    put(b, b->o, "linear_attn_config", delta);
+    put_bool(b, "mla_use_nope", true);
+    put_bool(b, "moe_renormalize", sy_gguf_bool_or(&b->m, own(b, "expert_weights_norm"), true) != 0);
+    if (sy_gguf_int_or(&b->m, own(b, "expert_gating_func"), 2, 0, INT32_MAX) != 2)
+        sy_gguf_refuse(&b->m, SY_ENOSUP, "key '%s': only 2 (sigmoid) is supported", b->key);
+    latent_keys(b);
+}
+
 static void qwen3_next_keys(struct build *b)
 {
     qwen_moe_only(b);
     put_int(b, "linear_value_head_dim", ssm_head(b));
+    put_int(b, "mtp_num_hidden_layers", b->d->n_next);
     put_bool(b, "linear_qkvz_split", any_layers(b, "attn_qkv.weight") != NULL);
 }
 
@@ -651,12 +671,17 @@ static const struct more {
     {.arch = "cohere2", .add = cohere2_keys},
     {.arch = "deepseek2", .add = deepseek_keys, .keys = {sigmoid_moe_keys, mla_keys}},
     {.arch = "exaone4", .add = exaone4_keys},
-    {.arch = "gemma2", .add = gemma2_keys},
-    {.arch = "gemma3", .add = gemma3_keys},
+    {.arch = "falcon-h1", .add = falcon_h1_more, .keys = {falcon_h1_keys}},
+    {.arch = "gemma2", .add = sy_gguf_gemma2},
+    {.arch = "gemma3", .add = sy_gguf_gemma3},
+    {.arch = "gemma3n", .add = sy_gguf_gemma3n, .keys = {gemma3n_keys}},
+    {.arch = "gemma4", .add = sy_gguf_gemma4, .keys = {gemma4_keys}},
+    {.arch = "glm-dsa", .add = deepseek_keys, .keys = {sigmoid_moe_keys, mla_keys, indexer_keys}},
     {.arch = "glm4moe", .add = glm4_moe_keys, .keys = {sigmoid_moe_keys}},
     {.arch = "gpt-oss", .add = gpt_oss_keys, .keys = {local_moe_keys}},
     {.arch = "granite", .keys = {granite_keys}},
     {.arch = "granitehybrid", .add = granite_hybrid_more, .keys = {granite_keys, granite_hybrid_keys}},
+    {.arch = "kimi-linear", .add = kimi_linear_keys, .keys = {kimi_moe_keys, mla_keys}},
     {.arch = "lfm2", .add = lfm2_keys},
     {.arch = "lfm2moe", .add = lfm2_keys, .keys = {qwen_moe_keys}},
     {.arch = "llama", .add = llama_keys, .keys = {mixtral_keys}, .dense_too = true},
@@ -673,6 +698,8 @@ static const struct more {
     {.arch = "qwen3", .add = qwen_keys},
     {.arch = "qwen3moe", .add = qwen_moe_only, .keys = {qwen_moe_keys}},
     {.arch = "qwen3next", .add = qwen3_next_keys, .keys = {qwen_moe_keys, delta_keys}},
+    {.arch = "qwen35", .add = qwen35_keys, .keys = {delta_keys}},
+    {.arch = "qwen35moe", .add = qwen35_keys, .keys = {qwen_moe_keys, delta_keys}},
     {.arch = "smollm3", .add = smollm3_keys},
 };
 
@@ -702,23 +729,28 @@ static void put_heads(struct build *b)
     b->n_head = b->arch->hybrid ? most_of_layers(b, heads, true)
                                 : sy_gguf_int_layers(&b->m, heads, b->d->n_layer, 1, INT32_MAX);
     int64_t n_kv = b->n_head;
-    bool mixed = !strncmp(b->arch->name, "lfm2", 4); /* lfm2_keys() */
+    bool kimi = !strcmp(b->arch->name, "kimi-linear"), four = !strcmp(b->arch->name, "gemma4");
+    bool mixed = !strncmp(b->arch->name, "lfm2", 4) || kimi || four; /* see their functions above */
+    bool latent = kimi || !strcmp(b->arch->name, "deepseek2") || !strcmp(b->arch->name, "glm-dsa");
     if (!mixed && sy_gguf_find(&b->m, own(b, "attention.head_count_kv")))
         n_kv = b->arch->hybrid ? most_of_layers(b, b->key, true)
                                : sy_gguf_int_layers(&b->m, b->key, b->d->n_layer, 1, INT32_MAX);
     put_int(b, "num_key_value_heads", n_kv);
-    if (!strcmp(b->arch->name, "deepseek2")) { /* deepseek_keys() */
+    if (latent) { /* latent_keys() */
         b->d->head_dim = sy_gguf_int(&b->m, own(b, "rope.dimension_count"), 2, 1 << 20);
         return;
     }
-    int64_t d = sy_gguf_int_or(&b->m, own(b, "attention.key_length"), 0, 1, 1 << 20);
+    /* Gemma 4 has longer ones in the layers that see everything. */
+    int64_t d =
+        sy_gguf_int_or(&b->m, own(b, four ? "attention.key_length_swa" : "attention.key_length"), 0, 1, 1 << 20);
     if (d == 0 && hidden % b->n_head)
         sy_gguf_refuse(&b->m, SY_EFORMAT,
                        "key '%s' is missing, and 'embedding_length' %lld is no multiple of the %lld "
                        "heads",
                        b->key, (long long)hidden, (long long)b->n_head);
     if (d == 0) d = hidden / b->n_head;
-    int64_t d_v = sy_gguf_int_or(&b->m, own(b, "attention.value_length"), d, 1, 1 << 20);
+    int64_t d_v =
+        sy_gguf_int_or(&b->m, own(b, four ? "attention.value_length_swa" : "attention.value_length"), d, 1, 1 << 20);
     if (d_v != d)
         sy_gguf_refuse(&b->m, SY_ENOSUP,
                        "key '%s': expected the key length %lld, found %lld; heads whose values differ "
@@ -736,7 +768,8 @@ static void put_all(struct build *b, const struct sy_gguf *g)
     b->d->n_layer = sy_gguf_int(&b->m, own(b, "block_count"), 1, SY_CKPT_LAYERS_MAX);
     /* Counts the layers that predict further tokens, too. */
     int64_t next = sy_gguf_int_or(&b->m, own(b, "nextn_predict_layers"), 0, 0, SY_CKPT_LAYERS_MAX);
-    if (next < b->d->n_layer) b->d->n_layer -= next;
+    b->d->n_next = next < b->d->n_layer ? next : 0;
+    b->d->n_layer -= b->d->n_next;
     b->d->n_expert = sy_gguf_int_or(&b->m, own(b, "expert_count"), 0, 0, SY_CKPT_EXPERTS_MAX);
     put_int(b, "num_hidden_layers", b->d->n_layer);
     name_class(b, b->arch->hf_class, b->arch->model_type);
@@ -745,7 +778,7 @@ static void put_all(struct build *b, const struct sy_gguf *g)
     if (!m || !m->alone) {
         put_keys(b, common_keys);
         put_heads(b);
-        put_rope(b, g);
+        if (strcmp(b->arch->name, "gemma4")) put_rope(b, g); /* which has two: sy_gguf_gemma4() */
     } else {
         b->d->head_dim = 2; /* of rows that no rope turns */
     }
@@ -773,7 +806,7 @@ sy_status sy_gguf_config(struct sy_checkpoint *ck, const struct sy_gguf *g, stru
         return sy_gguf_refuse(&b.m, SY_EFORMAT, "key 'general.architecture': expected a string, found nothing");
     b.arch = d->arch = sy_gguf_arch_find(&name);
     if (!b.arch) {
-        char known[400];
+        char known[600];
         sy_gguf_arch_list(known, sizeof known);
         return sy_gguf_refuse(&b.m, SY_ENOSUP,
                               "key 'general.architecture': '%.*s' is not supported as GGUF; expected "

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/normal.h"
 #include "checkpoint/internal.h"
 #include "graph/rope.h"
 
@@ -77,6 +78,8 @@ static void key_text(struct make *m, const char *tail, const char *s, size_t n)
 static const struct sy_json *get(const struct make *m, const char *name) { return sy_json_get(m->cfg, name); }
 static bool is(const struct make *m, const char *arch) { return !strcmp(m->arch->name, arch); }
 
+static bool is_latent(const struct make *m) { return is(m, "deepseek2") || is(m, "glm-dsa") || is(m, "kimi-linear"); }
+
 /* A key of the config, where it is a number. */
 static void copy_num(struct make *m, const char *tail, const struct sy_json *v)
 {
@@ -136,7 +139,7 @@ static void put_yarn(struct make *m, const struct sy_json *s)
         key_f32(m, "rope.scaling.yarn_attn_factor",
                 sy_rope_yarn_scale(sy_json_number(sy_json_get(s, "factor"), 1), one, all));
     /* DeepSeek's files hold a tenth of it. */
-    if (all > 0) key_f32(m, "rope.scaling.yarn_log_multiplier", is(m, "deepseek2") ? 0.1 * all : all);
+    if (all > 0) key_f32(m, "rope.scaling.yarn_log_multiplier", is_latent(m) ? 0.1 * all : all);
     copy_num(m, "attention.temperature_scale", sy_json_get(s, "llama_4_scaling_beta"));
 }
 
@@ -163,7 +166,7 @@ static void put_rope(struct make *m)
     part = sy_json_number(sy_json_get(params, "partial_rotary_factor"), part);
     int64_t d_rot = sy_json_int(get(m, "rotary_dim"), (int64_t)((double)m->head_dim * part));
     if (d_rot < 2 || d_rot > m->head_dim || d_rot % 2) d_rot = m->head_dim;
-    if (!is(m, "deepseek2")) key_u32(m, "rope.dimension_count", d_rot); /* whose tables have it */
+    if (!is_latent(m)) key_u32(m, "rope.dimension_count", d_rot); /* whose tables have it */
     key_f32(m, "rope.freq_base", theta);
     const struct sy_json *swa = sy_json_get(local, "rope_theta");
     copy_num(m, "rope.freq_base_swa", swa ? swa : get(m, "rope_local_base_freq"));
@@ -208,7 +211,7 @@ static void put_window(struct make *m)
     bool usual = true, said = true;
     for (int64_t l = 0; l < m->n_layer && said && m->arch->pattern > 1; l++)
         usual &= full_at(m, l, &said) == ((l + 1) % m->arch->pattern == 0);
-    if (usual || !said) return; /* not every reader knows the key */
+    if ((usual || !said) && !m->arch->patterned) return; /* not every reader knows the key */
     array(m, "attention.sliding_window_pattern", SY_GGUF_BOOL, (size_t)m->n_layer);
     for (int64_t l = 0; l < m->n_layer; l++) sy_buf_char(&m->out->kv, !full_at(m, l, &said));
 }
@@ -241,8 +244,9 @@ static void put_gemma(struct make *m, int64_t layers_27b)
 
 static void put_routing(struct make *m)
 {
-    static const char *const sigmoid[] = {"deepseek2", "glm4moe", "lfm2moe", "minimax-m2", "nemotron_h_moe"};
-    const struct sy_json *normed = get(m, "norm_topk_prob");
+    static const char *const sigmoid[] = {"deepseek2", "glm-dsa",    "glm4moe",       "kimi-linear",
+                                          "lfm2moe",   "minimax-m2", "nemotron_h_moe"};
+    const struct sy_json *normed = get(m, is(m, "kimi-linear") ? "moe_renormalize" : "norm_topk_prob");
     for (size_t i = 0; i < SY_COUNT(sigmoid); i++)
         if (is(m, sigmoid[i])) key_u32(m, "expert_gating_func", 2);
     if (sy_json_is_bool(normed)) key_bool(m, "expert_weights_norm", sy_json_bool(normed, false));
@@ -254,7 +258,94 @@ static void put_mla(struct make *m)
     int64_t d_val = sy_json_int(get(m, "v_head_dim"), 0);
     key_u32(m, "attention.key_length", sy_json_int(get(m, "qk_nope_head_dim"), 0) + m->head_dim);
     key_u32(m, "attention.value_length", d_val);
-    key_u32(m, "attention.head_count_kv", m->n_head);
+    if (!is(m, "kimi-linear")) {
+        key_u32(m, "attention.head_count_kv", m->n_head);
+        return;
+    }
+    const struct sy_json *delta = get(m, "linear_attn_config"), *full = sy_json_get(delta, "full_attn_layers");
+    key_u32(m, "attention.key_length_mla", sy_json_int(get(m, "qk_nope_head_dim"), 0) + m->head_dim);
+    key_u32(m, "attention.value_length_mla", d_val);
+    key_u32(m, "kda.head_dim", sy_json_int(sy_json_get(delta, "head_dim"), 0));
+    key_u32(m, "ssm.conv_kernel", sy_json_int(sy_json_get(delta, "short_conv_kernel_size"), 4));
+    if (!sy_json_is_number(get(m, "max_position_embeddings")))
+        key_u32(m, "context_length", sy_json_int(get(m, "model_max_length"), 2048));
+    array(m, "attention.head_count_kv", SY_GGUF_I32, (size_t)m->n_layer);
+    for (int64_t l = 0; l < m->n_layer; l++) {
+        bool attends = false;
+        for (size_t i = 0; i < sy_json_len(full); i++) attends |= sy_json_int(sy_json_at(full, i), 0) == l + 1;
+        put_u32(m, attends ? (uint32_t)m->n_head : 0);
+    }
+}
+
+/* ---- Gemma 3n and 4 --------------------------------------------------------------------------------------- */
+
+static void put_per_layer(struct make *m)
+{
+    copy_num(m, "final_logit_softcapping", get(m, "final_logit_softcapping"));
+    if (!sy_json_is_number(get(m, "hidden_size_per_layer_input")))
+        key_u32(m, "embedding_length_per_layer_input", 256);
+    if (!sy_json_is_number(get(m, "num_kv_shared_layers"))) key_u32(m, "attention.shared_kv_layers", 0);
+}
+
+static void put_gemma3n(struct make *m)
+{
+    const struct sy_json *share = get(m, "activation_sparsity_pattern");
+    put_per_layer(m);
+    if (!sy_json_is_number(get(m, "altup_num_inputs"))) key_u32(m, "altup.num_inputs", 4);
+    if (!sy_json_is_number(get(m, "altup_active_idx"))) key_u32(m, "altup.active_idx", 0);
+    array(m, "activation_sparsity_scale", SY_GGUF_F32, (size_t)m->n_layer);
+    for (int64_t l = 0; l < m->n_layer; l++) {
+        double p = sy_json_number(sy_json_at(share, (size_t)l), 0);
+        float z = p > 0 ? (float)sy_normal_quantile(p) : -INFINITY;
+        sy_buf_add(&m->out->kv, &z, sizeof z);
+    }
+}
+
+/* A number of the layers that see everything: under a name of its own, or of the first such layer in newer configs.
+ */
+static int64_t of_full(const struct make *m, const char *name, const char *each, int64_t otherwise)
+{
+    bool said;
+    char layer[24];
+    if (sy_json_is_number(get(m, name))) return sy_json_int(get(m, name), otherwise);
+    for (int64_t l = 0; l < m->n_layer; l++) {
+        if (!full_at(m, l, &said)) continue;
+        snprintf(layer, sizeof layer, "%lld", (long long)l);
+        return sy_json_int(sy_json_get(sy_json_get(get(m, "per_layer_config"), layer), each), otherwise);
+    }
+    return otherwise;
+}
+
+/* Heads, widths and angles, which the two kinds of layers have each their own of. */
+static void put_gemma4(struct make *m)
+{
+    int64_t n_kv = sy_json_int(get(m, "num_key_value_heads"), m->n_head), n_full = n_kv;
+    int64_t d_full = of_full(m, "global_head_dim", "head_dim", m->head_dim);
+    int64_t n_shared = sy_json_int(get(m, "num_kv_shared_layers"), 0),
+            ff = sy_json_int(get(m, "intermediate_size"), 0);
+    const struct sy_json *ropes = get(m, "rope_parameters"), *full = sy_json_get(ropes, "full_attention");
+    bool said, wide = n_shared > 0 && sy_json_bool(get(m, "use_double_wide_mlp"), false);
+    if (sy_json_bool(get(m, "attention_k_eq_v"), false))
+        n_full = of_full(m, "num_global_key_value_heads", "num_key_value_heads", n_kv);
+    key_u32(m, "attention.key_length", d_full);
+    key_u32(m, "attention.value_length", d_full);
+    key_u32(m, "attention.key_length_swa", m->head_dim);
+    key_u32(m, "attention.value_length_swa", m->head_dim);
+    array(m, "attention.head_count_kv", SY_GGUF_I32, (size_t)m->n_layer);
+    for (int64_t l = 0; l < m->n_layer; l++) put_u32(m, (uint32_t)(full_at(m, l, &said) ? n_full : n_kv));
+    if (wide) array(m, "feed_forward_length", SY_GGUF_I32, (size_t)m->n_layer);
+    else key_u32(m, "feed_forward_length", ff);
+    for (int64_t l = 0; wide && l < m->n_layer; l++) put_u32(m, (uint32_t)(l >= m->n_layer - n_shared ? 2 * ff : ff));
+    key_u32(m, "rope.dimension_count", d_full);
+    key_u32(m, "rope.dimension_count_swa", m->head_dim);
+    key_f32(m, "rope.freq_base", sy_json_number(sy_json_get(full, "rope_theta"), 1e6));
+    key_f32(m, "rope.freq_base_swa",
+            sy_json_number(sy_json_get(sy_json_get(ropes, "sliding_attention"), "rope_theta"), 1e4));
+    const char *type = sy_json_text(sy_json_get(full, "rope_type"));
+    double share = sy_json_number(sy_json_get(full, "partial_rotary_factor"), 1);
+    if (!type || strcmp(type, "proportional") || d_full < 2 || d_full > 8192) return;
+    float *f = extra(m, "rope_freqs.weight", d_full / 2);
+    for (int64_t i = 0; f && i < d_full / 2; i++) f[i] = i < (int64_t)(share * (double)d_full / 2) ? 1 : 1e30f;
 }
 
 static void put_lfm2(struct make *m)
@@ -336,9 +427,48 @@ static void put_mamba2(struct make *m)
     if (!sy_json_is_number(get(m, "layer_norm_epsilon"))) key_f32(m, "attention.layer_norm_rms_epsilon", 1e-5);
 }
 
+/* A number of `name` that GGUF has no key for, at place i of a list where it is one. */
+static void only_one(struct make *m, const char *name, size_t i)
+{
+    const struct sy_json *v = get(m, name);
+    if (sy_json_is_array(v)) v = sy_json_at(v, i);
+    if (sy_json_is_number(v) && sy_json_number(v, 1) != 1 && !m->err->code)
+        (void)sy_fail(
+            m->err, SY_ENOSUP,
+            "'%s': '%s' %g: a GGUF of %s has no key for it; llama.cpp multiplies it into the weights, which "
+            "rounds them",
+            m->c->path, name, sy_json_number(v, 1), m->arch->name);
+}
+
+static void put_falcon_h1(struct make *m)
+{
+    static const char *const names[] = {"embedding_multiplier",     "lm_head_multiplier", "key_multiplier",
+                                        "attention_in_multiplier",  "ssm_in_multiplier",  "ssm_out_multiplier",
+                                        "attention_out_multiplier", "ssm_multipliers",    "mlp_multipliers"};
+    for (size_t k = 0; k < SY_COUNT(names); k++)
+        for (size_t i = 0; i < 5; i++) only_one(m, names[k], i);
+    if (!sy_json_is_number(get(m, "mamba_d_ssm")))
+        key_u32(m, "ssm.inner_size", sy_json_int(get(m, "mamba_expand"), 2) * sy_json_int(get(m, "hidden_size"), 0));
+}
+
+/* Sections of the angles by time, height and width: of text all are the same. llama.cpp asks for them. */
+static void put_sections(struct make *m)
+{
+    static const uint32_t usual[] = {11, 11, 10, 0};
+    const struct sy_json *list = sy_json_get(get(m, "rope_parameters"), "mrope_section");
+    array(m, "rope.dimension_sections", SY_GGUF_I32, SY_COUNT(usual));
+    for (size_t i = 0; i < SY_COUNT(usual); i++)
+        put_u32(m, sy_json_is_array(list) ? (uint32_t)sy_json_int(sy_json_at(list, i), 0) : usual[i]);
+}
+
 static void put_more(struct make *m)
 {
-    if (is(m, "qwen3next"))
+    bool qwen35 = is(m, "qwen35") || is(m, "qwen35moe");
+    if (qwen35) put_sections(m);
+    if (is(m, "gemma3n")) put_gemma3n(m);
+    if (is(m, "gemma4")) put_per_layer(m);
+    if (is(m, "falcon-h1")) put_falcon_h1(m);
+    if (is(m, "qwen3next") || qwen35)
         key_u32(m, "ssm.inner_size",
                 sy_json_int(get(m, "linear_num_value_heads"), 0) * sy_json_int(get(m, "linear_value_head_dim"), 0));
     if (is(m, "llama4")) put_llama4(m);
@@ -419,7 +549,7 @@ static bool is_own(const struct make *m, const struct sy_key_rule *r)
     bool width = !strcmp(r->gguf, "feed_forward_length"), eps = !strcmp(r->hf, "rms_norm_eps");
     if (!strncmp(m->arch->name, "lfm2", 4)) return eps || width;
     if (!strncmp(m->arch->name, "nemotron_h", 10)) return eps || width;
-    return width && (m->arch->hybrid || is(m, "llama4"));
+    return width && (m->arch->hybrid || is(m, "llama4") || is(m, "gemma4"));
 }
 
 static void put_tables(struct make *m)
@@ -429,7 +559,8 @@ static void put_tables(struct make *m)
     for (size_t i = 0; table[i]; i++)
         for (const struct sy_key_rule *r = table[i]; r->gguf; r++) {
             const struct sy_json *v = find(m, r->hf);
-            /* Heads for further tokens are left out. */
+            if (r->type == SY_KEY_LAYERS && sy_json_is_array(v)) v = sy_json_at(v, 0); /* all of them are the same */
+            /* As many as come along. */
             if (!sy_json_is_number(v) || !strcmp(r->hf, "num_nextn_predict_layers")) continue;
             if (is_own(m, r)) continue;
             if (r->type == SY_KEY_NUM) key_f32(m, r->gguf, sy_json_number(v, 0));
@@ -453,7 +584,7 @@ static void put_general(struct make *m, uint32_t file_type)
 /* What every model with attention has. */
 static sy_status put_attending(struct make *m)
 {
-    bool lfm2 = is(m, "lfm2") || is(m, "lfm2moe"), mla = is(m, "deepseek2");
+    bool lfm2 = is(m, "lfm2") || is(m, "lfm2moe"), mla = is_latent(m), four = is(m, "gemma4");
     m->n_head = sy_json_int(get(m, "num_attention_heads"), 0);
     int64_t hidden = sy_json_int(get(m, "hidden_size"), 0);
     if (m->n_head < 1 || hidden < m->n_head || hidden > INT32_MAX)
@@ -464,21 +595,22 @@ static sy_status put_attending(struct make *m)
         return sy_fail(m->err, SY_EFORMAT, "'%s': expected heads of 2 dims or more, found %lld", m->c->path,
                        (long long)m->head_dim);
     if (lfm2) put_lfm2(m);
-    else if (!mla && !m->arch->hybrid)
+    else if (!mla && !m->arch->hybrid && !four)
         key_u32(m, "attention.head_count_kv", sy_json_int(get(m, "num_key_value_heads"), m->n_head));
     if (mla) put_mla(m);
+    else if (four) put_gemma4(m);
     else {
         key_u32(m, "attention.key_length", m->head_dim);
         key_u32(m, "attention.value_length", m->head_dim);
     }
-    put_rope(m);
+    if (!four) put_rope(m);
     put_window(m);
     put_routing(m);
     return m->err->code;
 }
 
 sy_status sy_gguf_make(const struct sy_checkpoint *c, const struct sy_gguf_arch *arch,
-                       const struct sy_gguf_vocab *vocab, uint32_t file_type, struct sy_arena *mem,
+                       const struct sy_gguf_vocab *vocab, uint32_t file_type, int64_t n_next, struct sy_arena *mem,
                        struct sy_gguf_made *out, struct sy_err *err)
 {
     struct make m = {.c = c, .arch = arch, .cfg = c->config, .mem = mem, .out = out, .err = err};
@@ -487,7 +619,8 @@ sy_status sy_gguf_make(const struct sy_checkpoint *c, const struct sy_gguf_arch 
     if (m.n_layer < 1 || m.n_layer > SY_CKPT_LAYERS_MAX)
         return sy_fail(err, SY_EFORMAT, "'%s': expected 'num_hidden_layers' above 0", c->path);
     put_general(&m, file_type);
-    key_u32(&m, "block_count", m.n_layer);
+    key_u32(&m, "block_count", m.n_layer + n_next); /* counts them, too */
+    if (n_next > 0) key_u32(&m, "nextn_predict_layers", n_next);
     put_tables(&m);
     key_u32(&m, "vocab_size", sy_json_int(get(&m, "vocab_size"), 0));
     if (is(&m, "mamba2")) put_mamba2(&m);

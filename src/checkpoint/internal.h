@@ -38,6 +38,8 @@ struct sy_checkpoint {
     const struct sy_gguf_kv *kv;
     struct sy_tensor *raw;
     size_t n_kv, n_raw;
+    const struct sy_tensor *stored; /* [n_stored] the same of a folder, for convert_folder.c: no parts are joined */
+    size_t n_stored;
 };
 
 /* ---- checkpoint.c -------------------------------------------------------------------------------------- */
@@ -143,13 +145,14 @@ struct sy_key_rule {
               array of equal ones */
     bool required;
 };
-enum { SY_KEY_TABLES = 3 };
+enum { SY_KEY_TABLES = 4 };
 struct sy_gguf_arch;
 /* The tables of an architecture, NULL behind the last. */
 void sy_gguf_keys(const struct sy_gguf_arch *, const struct sy_key_rule *table[SY_KEY_TABLES + 1]);
 struct sy_gguf_dims { /* what mapping names needs to know */
     const struct sy_gguf_arch *arch;
-    int64_t n_layer, n_expert, head_dim;
+    int64_t n_layer, n_next, n_expert, head_dim; /* n_next: layers behind the last */
+    struct sy_vheads tiles;                      /* of value heads; n_key 0: they stand in order */
 };
 sy_status sy_gguf_config(struct sy_checkpoint *, const struct sy_gguf *, struct sy_gguf_dims *, struct sy_err *);
 sy_status sy_gguf_tokenizer(struct sy_checkpoint *, const struct sy_gguf *, struct sy_err *);
@@ -166,16 +169,17 @@ struct sy_gguf_made {
         int64_t n;
     } extra[2];
 };
-/* Of a folder's config, and its tokenizer (NULL: none). What GGUF has no keys for is left out: whoever calls this
- * compares the models that the two describe. The buffer is the caller's to release. */
+/* Of a folder's config, its tokenizer (NULL: none) and how many layers for further tokens come along. What GGUF has
+ * no keys for is left out: whoever calls this compares the models that the two describe. The buffer is the caller's
+ * to release. */
 sy_status sy_gguf_make(const struct sy_checkpoint *, const struct sy_gguf_arch *, const struct sy_gguf_vocab *,
-                       uint32_t file_type, struct sy_arena *, struct sy_gguf_made *, struct sy_err *);
+                       uint32_t file_type, int64_t n_next, struct sy_arena *, struct sy_gguf_made *, struct sy_err *);
 
 /* By whatever key the config says it; 0: none. */
 int64_t sy_gguf_experts(const struct sy_json *config);
 int64_t sy_gguf_ssm_groups(const struct sy_json *config);
 
-/* ---- names.c ------------------------------------------------------------------------------------------- */
+/* ---- gguf_archs.c, names.c ------------------------------------------------------------------------------ */
 
 struct sy_name_rule {
     const char *gguf; /* "attn_q": of blk.N.attn_q.weight; NULL ends a table */
@@ -194,6 +198,11 @@ enum {
     SY_NAME_NEG_EXP = 256, /* here -exp() of what is there */
     SY_NAME_COLUMN = 512,  /* [n, 1] here, [n] there */
     SY_NAME_GROUPS = 1024, /* [groups of a state-space mixer, n / groups] here, [n] there */
+    SY_NAME_HALVES = 2048, /* experts': two rules in a row are the first and the second half of each one's rows */
+    SY_NAME_WIDE = 4096,   /* a filter, which may be [1, channels, 1, taps] here */
+    SY_NAME_TILED =
+        8192, /* value heads, the last rows, stand here as struct sy_vheads says; with _COLS the columns */
+    SY_NAME_TILED_COLS = 16384,
 };
 struct sy_gguf_arch {
     const char *name; /* general.architecture */
@@ -202,21 +211,29 @@ struct sy_gguf_arch {
     bool norm_plus_one;               /* the converter adds the 1 of (1+w) norms */
     bool part_rope;                   /* fewer dims than a head's may turn */
     bool hybrid;                      /* keys that layers have one each of may differ */
+    bool patterned;                   /* which layers slide is always said */
     int32_t pattern;                  /* every so-manieth layer sees beyond the window; 1: none does; 0: no windows */
     const struct sy_name_rule *names; /* looked up before the common ones */
     const struct sy_name_rule *dense; /* looked up before those when a model without experts is written; or NULL */
     const struct sy_name_rule *whole; /* names outside of layers, looked up before the common ones; or NULL */
+    const struct sy_name_rule *next;  /* looked up first in layers behind the last, which predict further tokens; or
+                                       * NULL: there are no names for them */
+    const char *next_at;              /* what stands before the number of such a layer, counted anew, and .next has
+                                       * whole names; NULL: `layers` */
     const char *layers;               /* what stands before a layer's number; NULL: "model.layers." */
     const char *sparse;               /* name of the architecture where the model has experts; NULL: the same */
 };
+extern const struct sy_name_rule sy_gguf_whole[], sy_gguf_block[]; /* what all have, outside of layers and in them */
 const struct sy_gguf_arch *sy_gguf_arch_find(const struct sy_text *name); /* NULL: unknown */
 /* Of a class, with experts or without; NULL: has none that is known. */
 const struct sy_gguf_arch *sy_gguf_arch_of_class(const char *hf_class, bool sparse);
 void sy_gguf_arch_list(char *text, size_t n); /* "gemma2, gemma3, ...", for messages */
+/* Of a tensor whose last rows are those value heads, or one number for each; n_key 0: it has not as many. */
+struct sy_vheads sy_vheads_of(const struct sy_vheads *heads, int64_t rows);
 /* The GGUF name (in gguf[n]), layer (-1: none) and expert (-1: no expert's) of a Hugging Face name; NULL: has none.
  */
-const struct sy_name_rule *sy_names_back(const struct sy_gguf_arch *, bool dense, const char *name, char *gguf,
-                                         size_t n, int64_t *layer, int64_t *expert);
+const struct sy_name_rule *sy_names_back(const struct sy_gguf_arch *, bool dense, int64_t n_layer, const char *name,
+                                         char *gguf, size_t n, int64_t *layer, int64_t *expert);
 /* Adds every raw tensor to the checkpoint under its Hugging Face name; ones without a rule keep their own. */
 sy_status sy_names_map(struct sy_checkpoint *, const struct sy_gguf *, const struct sy_gguf_dims *, struct sy_err *);
 /* ---- stacked.c ------------------------------------------------------------------------------------------ */
@@ -230,5 +247,9 @@ sy_status sy_stacked_split(struct sy_checkpoint *, struct sy_err *);
 
 /* The name of the text model's tensor inside a composite model; name itself otherwise. */
 const char *sy_names_text(struct sy_checkpoint *, const char *name);
-/* Whether a tensor that nobody asked for is known not to be needed. */
+/* Whether a tensor that nobody asked for is known not to be needed: */
 bool sy_names_ignorable(const char *name, const struct sy_json *config);
+bool sy_names_foreign(const char *name); /* for another modality; */
+/* or is of the text model but not always read: heads for further tokens, projections of keys that are shared. */
+bool sy_names_spare(const char *name, const struct sy_json *config);
+bool sy_names_is_key(const char *name); /* a layer's projection or norm of keys, or of values */

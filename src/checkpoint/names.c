@@ -6,296 +6,6 @@
 
 #include "checkpoint/internal.h"
 
-static const struct sy_name_rule whole_model[] = {
-    {"token_embd", "model.embed_tokens", 0},
-    {"output_norm", "model.norm", SY_NAME_NORM},
-    {"output", "lm_head", 0},
-    {"token_embd_norm", "model.embedding_norm", 0}, /* LFM2's last norm */
-    {NULL, NULL, 0},
-};
-static const struct sy_name_rule block[] = {
-    {"attn_norm", "input_layernorm", SY_NAME_NORM},
-    {"attn_q", "self_attn.q_proj", SY_NAME_ROPE},
-    {"attn_k", "self_attn.k_proj", SY_NAME_ROPE},
-    {"attn_v", "self_attn.v_proj", 0},
-    {"attn_output", "self_attn.o_proj", 0},
-    {"attn_q_norm", "self_attn.q_norm", SY_NAME_NORM},
-    {"attn_k_norm", "self_attn.k_norm", SY_NAME_NORM},
-    {"ffn_norm", "post_attention_layernorm", SY_NAME_NORM},
-    {"ffn_gate", "mlp.gate_proj", 0},
-    {"ffn_up", "mlp.up_proj", 0},
-    {"ffn_down", "mlp.down_proj", 0},
-    {NULL, NULL, 0},
-};
-static const struct sy_name_rule block_gemma[] = {
-    {"post_attention_norm", "post_attention_layernorm", SY_NAME_NORM},
-    {"ffn_norm", "pre_feedforward_layernorm", SY_NAME_NORM},
-    {"post_ffw_norm", "post_feedforward_layernorm", SY_NAME_NORM},
-    {NULL, NULL, 0},
-};
-static const struct sy_name_rule block_mixtral[] = {
-    {"ffn_gate_inp", "block_sparse_moe.gate", 0},
-    {"ffn_gate_exps", "block_sparse_moe.experts.#.w1", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "block_sparse_moe.experts.#.w2", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "block_sparse_moe.experts.#.w3", SY_NAME_EXPERTS},
-    {NULL, NULL, 0},
-};
-static const struct sy_name_rule block_qwen_moe[] = {
-    {"ffn_gate_inp", "mlp.gate", 0},
-    {"ffn_gate_exps", "mlp.experts.#.gate_proj", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "mlp.experts.#.up_proj", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "mlp.experts.#.down_proj", SY_NAME_EXPERTS},
-    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate", SY_NAME_ROW},
-    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj", 0},
-    {"ffn_up_shexp", "mlp.shared_expert.up_proj", 0},
-    {"ffn_down_shexp", "mlp.shared_expert.down_proj", 0},
-    {NULL, NULL, 0},
-};
-/* Norms behind the sublayers alone. */
-static const struct sy_name_rule block_post_norm[] = {
-    {"post_attention_norm", "post_attention_layernorm", 0},
-    {"post_ffw_norm", "post_feedforward_layernorm", 0},
-    {NULL, NULL, 0},
-};
-static const struct sy_name_rule block_phi3[] = {
-    {"attn_qkv", "self_attn.qkv_proj", 0},
-    {"ffn_up", "mlp.gate_up_proj", 0},
-    {NULL, NULL, 0},
-};
-static const struct sy_name_rule block_glm4[] = {
-    {"post_attention_norm", "post_self_attn_layernorm", 0},
-    {"post_ffw_norm", "post_mlp_layernorm", 0},
-    {"ffn_up", "mlp.gate_up_proj", 0},
-    {NULL, NULL, 0},
-};
-static const struct sy_name_rule block_glm4_moe[] = {
-    {"post_attention_norm", "post_attention_layernorm", 0},
-    {"ffn_gate_inp", "mlp.gate", 0},
-    {"exp_probs_b", "mlp.gate.e_score_correction_bias", SY_NAME_BARE},
-    {"ffn_gate_exps", "mlp.experts.#.gate_proj", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "mlp.experts.#.up_proj", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "mlp.experts.#.down_proj", SY_NAME_EXPERTS},
-    {"ffn_gate_shexp", "mlp.shared_experts.gate_proj", 0},
-    {"ffn_up_shexp", "mlp.shared_experts.up_proj", 0},
-    {"ffn_down_shexp", "mlp.shared_experts.down_proj", 0},
-    {NULL, NULL, 0},
-};
-static const struct sy_name_rule block_gpt_oss[] = {
-    {"post_attention_norm", "post_attention_layernorm", 0},
-    {"attn_sinks", "self_attn.sinks", SY_NAME_BARE},
-    {"ffn_gate_inp", "mlp.router", 0},
-    {"ffn_gate_exps", "mlp.experts.#.gate_proj", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "mlp.experts.#.up_proj", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "mlp.experts.#.down_proj", SY_NAME_EXPERTS},
-    {NULL, NULL, 0},
-};
-static const struct sy_name_rule block_deepseek[] = {
-    {"attn_q_a", "self_attn.q_a_proj", 0},
-    {"attn_q_a_norm", "self_attn.q_a_layernorm", 0},
-    {"attn_q_b", "self_attn.q_b_proj", 0},
-    {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa", 0},
-    {"attn_kv_a_norm", "self_attn.kv_a_layernorm", 0},
-    {"attn_kv_b", "self_attn.kv_b_proj", 0},
-    {"attn_k_b", "self_attn.k_b_proj", SY_NAME_FLAT},
-    {"attn_v_b", "self_attn.v_b_proj", SY_NAME_FLAT},
-    {"ffn_gate_inp", "mlp.gate", 0},
-    {"exp_probs_b", "mlp.gate.e_score_correction_bias", SY_NAME_BARE},
-    {"ffn_gate_exps", "mlp.experts.#.gate_proj", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "mlp.experts.#.up_proj", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "mlp.experts.#.down_proj", SY_NAME_EXPERTS},
-    {"ffn_gate_shexp", "mlp.shared_experts.gate_proj", 0},
-    {"ffn_up_shexp", "mlp.shared_experts.up_proj", 0},
-    {"ffn_down_shexp", "mlp.shared_experts.down_proj", 0},
-    {NULL, NULL, 0},
-};
-static const struct sy_name_rule block_minimax_m2[] = {
-    {"ffn_gate_inp", "block_sparse_moe.gate", 0},
-    {"exp_probs_b", "block_sparse_moe.e_score_correction_bias", SY_NAME_BARE},
-    {"ffn_gate_exps", "block_sparse_moe.experts.#.w1", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "block_sparse_moe.experts.#.w3", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "block_sparse_moe.experts.#.w2", SY_NAME_EXPERTS},
-    {NULL, NULL, 0},
-};
-static const struct sy_name_rule block_lfm2[] = {
-    {"attn_norm", "operator_norm", 0},
-    {"attn_q_norm", "self_attn.q_layernorm", 0},
-    {"attn_k_norm", "self_attn.k_layernorm", 0},
-    {"attn_output", "self_attn.out_proj", 0},
-    {"shortconv.conv", "conv.conv", SY_NAME_FILTER},
-    {"shortconv.in_proj", "conv.in_proj", 0},
-    {"shortconv.out_proj", "conv.out_proj", 0},
-    {"ffn_norm", "ffn_norm", 0},
-    {"ffn_gate", "feed_forward.w1", 0},
-    {"ffn_up", "feed_forward.w3", 0},
-    {"ffn_down", "feed_forward.w2", 0},
-    {"ffn_gate_inp", "feed_forward.gate", 0},
-    {"exp_probs_b", "feed_forward.expert_bias", SY_NAME_BARE},
-    {"ffn_gate_exps", "feed_forward.experts.#.w1", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "feed_forward.experts.#.w3", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "feed_forward.experts.#.w2", SY_NAME_EXPERTS},
-    {NULL, NULL, 0},
-};
-static const struct sy_name_rule block_llama4[] = {
-    {"ffn_gate_inp", "feed_forward.router", 0},
-    {"ffn_gate_exps", "feed_forward.experts.#.gate_proj", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "feed_forward.experts.#.up_proj", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "feed_forward.experts.#.down_proj", SY_NAME_EXPERTS},
-    {"ffn_gate_shexp", "feed_forward.shared_expert.gate_proj", 0},
-    {"ffn_up_shexp", "feed_forward.shared_expert.up_proj", 0},
-    {"ffn_down_shexp", "feed_forward.shared_expert.down_proj", 0},
-    {"ffn_gate", "feed_forward.gate_proj", 0},
-    {"ffn_up", "feed_forward.up_proj", 0},
-    {"ffn_down", "feed_forward.down_proj", 0},
-    {NULL, NULL, 0},
-};
-static const struct sy_name_rule block_qwen3_next[] = {
-    {"post_attention_norm", "post_attention_layernorm", SY_NAME_NORM},
-    {"ssm_in", "linear_attn.in_proj_qkvz", 0},
-    {"attn_qkv", "linear_attn.in_proj_qkv", 0},
-    {"attn_gate", "linear_attn.in_proj_z", 0},
-    {"ssm_ba", "linear_attn.in_proj_ba", 0},
-    {"ssm_conv1d", "linear_attn.conv1d", SY_NAME_FILTER},
-    {"ssm_a", "linear_attn.A_log", SY_NAME_WHOLE | SY_NAME_NEG_EXP},
-    {"ssm_dt.bias", "linear_attn.dt_bias", SY_NAME_WHOLE},
-    {"ssm_norm", "linear_attn.norm", 0},
-    {"ssm_out", "linear_attn.out_proj", 0},
-    {"ffn_gate_inp", "mlp.gate", 0},
-    {"ffn_gate_exps", "mlp.experts.#.gate_proj", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "mlp.experts.#.up_proj", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "mlp.experts.#.down_proj", SY_NAME_EXPERTS},
-    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate", SY_NAME_ROW},
-    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj", 0},
-    {"ffn_up_shexp", "mlp.shared_expert.up_proj", 0},
-    {"ffn_down_shexp", "mlp.shared_expert.down_proj", 0},
-    {NULL, NULL, 0},
-};
-/* Tensors of a Mamba-2 mixer, which stands in "mixer." or "mamba.". */
-#define MAMBA2(in)                                                                                                   \
-    {"ssm_in", in "in_proj", 0}, {"ssm_conv1d", in "conv1d", SY_NAME_FILTER},                                        \
-        {"ssm_a", in "A_log", SY_NAME_WHOLE | SY_NAME_NEG_EXP | SY_NAME_COLUMN},                                     \
-        {"ssm_d", in "D", SY_NAME_WHOLE | SY_NAME_COLUMN}, {"ssm_dt.bias", in "dt_bias", SY_NAME_WHOLE},             \
-        {"ssm_norm", in "norm", SY_NAME_GROUPS},                                                                     \
-    {                                                                                                                \
-        "ssm_out", in "out_proj", 0                                                                                  \
-    }
-static const struct sy_name_rule block_mamba2[] = {MAMBA2("mixer."), {"attn_norm", "norm", 0}, {NULL, NULL, 0}};
-static const struct sy_name_rule block_nemotron_h[] = {
-    MAMBA2("mixer."),
-    {"attn_norm", "norm", 0},
-    {"attn_q", "mixer.q_proj", 0},
-    {"attn_k", "mixer.k_proj", 0},
-    {"attn_v", "mixer.v_proj", 0},
-    {"attn_output", "mixer.o_proj", 0},
-    {"ffn_up", "mixer.up_proj", 0},
-    {"ffn_down", "mixer.down_proj", 0},
-    {"ffn_gate_inp", "mixer.gate", 0},
-    {"exp_probs_b.bias", "mixer.gate.e_score_correction_bias", SY_NAME_WHOLE},
-    {"ffn_up_exps", "mixer.experts.#.up_proj", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "mixer.experts.#.down_proj", SY_NAME_EXPERTS},
-    {"ffn_up_shexp", "mixer.shared_experts.up_proj", 0},
-    {"ffn_down_shexp", "mixer.shared_experts.down_proj", 0},
-    {NULL, NULL, 0},
-};
-static const struct sy_name_rule whole_mamba[] = {
-    {"token_embd", "backbone.embeddings", 0}, {"output_norm", "backbone.norm_f", 0}, {NULL, NULL, 0}};
-static const struct sy_name_rule block_granite_hybrid[] = {
-    MAMBA2("mamba."),
-    {"ffn_gate_inp", "block_sparse_moe.router.layer", 0},
-    {"ffn_gate_exps", "block_sparse_moe.experts.#.gate_proj", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "block_sparse_moe.experts.#.up_proj", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "block_sparse_moe.experts.#.down_proj", SY_NAME_EXPERTS},
-    {"ffn_gate_shexp", "shared_mlp.gate_proj", 0},
-    {"ffn_up_shexp", "shared_mlp.up_proj", 0},
-    {"ffn_down_shexp", "shared_mlp.output_linear", 0},
-    {"ffn_gate", "shared_mlp.gate_proj", 0},
-    {"ffn_up", "shared_mlp.up_proj", 0},
-    {"ffn_down", "shared_mlp.output_linear", 0},
-    {NULL, NULL, 0},
-};
-static const struct sy_name_rule dense_granite_hybrid[] = {
-    {"ffn_gate", "shared_mlp.gate_proj", 0},
-    {"ffn_up", "shared_mlp.up_proj", 0},
-    {"ffn_down", "shared_mlp.output_linear", 0},
-    {NULL, NULL, 0},
-};
-static const struct sy_name_rule none[] = {{NULL, NULL, 0}};
-
-/* Llama, Mistral and Mixtral are all converted to "llama"; gguf_config.c tells them apart by their keys. */
-static const struct sy_gguf_arch archs[] = {
-    {"cohere2", "Cohere2ForCausalLM", "cohere2", "silu", .pattern = 4, .names = none},
-    {"deepseek2", "DeepseekV3ForCausalLM", "deepseek_v3", "silu", .names = block_deepseek},
-    {"exaone4", "Exaone4ForCausalLM", "exaone4", "silu", .pattern = 4, .names = block_post_norm},
-    {"gemma2", "Gemma2ForCausalLM", "gemma2", "gelu_pytorch_tanh", .norm_plus_one = true, .pattern = 2,
-     .names = block_gemma},
-    {"gemma3", "Gemma3ForCausalLM", "gemma3_text", "gelu_pytorch_tanh", .norm_plus_one = true, .pattern = 6,
-     .names = block_gemma},
-    {"glm4", "Glm4ForCausalLM", "glm4", "silu", .part_rope = true, .names = block_glm4},
-    {"glm4moe", "Glm4MoeForCausalLM", "glm4_moe", "silu", .part_rope = true, .names = block_glm4_moe},
-    {"gpt-oss", "GptOssForCausalLM", "gpt_oss", "silu", .pattern = 2, .names = block_gpt_oss},
-    {"granite", "GraniteForCausalLM", "granite", "silu", .rope_pairs = true, .names = none},
-    {"granitehybrid", "GraniteMoeHybridForCausalLM", "granitemoehybrid", "silu", .rope_pairs = true, .hybrid = true,
-     .names = block_granite_hybrid, .dense = dense_granite_hybrid},
-    {"lfm2", "Lfm2ForCausalLM", "lfm2", "silu", .names = block_lfm2},
-    {"lfm2moe", "Lfm2MoeForCausalLM", "lfm2_moe", "silu", .names = block_lfm2},
-    {"llama", "LlamaForCausalLM", "llama", "silu", .rope_pairs = true, .pattern = 1, .names = block_mixtral},
-    {"llama4", "Llama4ForCausalLM", "llama4_text", "silu", .names = block_llama4},
-    {"mamba2", "Mamba2ForCausalLM", "mamba2", "silu", .names = block_mamba2, .whole = whole_mamba,
-     .layers = "backbone.layers."},
-    {"minimax-m2", "MiniMaxM2ForCausalLM", "minimax_m2", "silu", .part_rope = true, .names = block_minimax_m2},
-    {"mistral3", "MistralForCausalLM", "mistral", "silu", .rope_pairs = true, .names = none},
-    {"nemotron_h", "NemotronHForCausalLM", "nemotron_h", "relu2", .hybrid = true, .names = block_nemotron_h,
-     .whole = whole_mamba, .layers = "backbone.layers.", .sparse = "nemotron_h_moe"},
-    {"nemotron_h_moe", "NemotronHForCausalLM", "nemotron_h", "relu2", .hybrid = true, .names = block_nemotron_h,
-     .whole = whole_mamba, .layers = "backbone.layers."},
-    {"olmo2", "Olmo2ForCausalLM", "olmo2", "silu", .pattern = 4, .names = block_post_norm},
-    {"phi3", "Phi3ForCausalLM", "phi3", "silu", .part_rope = true, .pattern = 1, .names = block_phi3},
-    {"qwen2", "Qwen2ForCausalLM", "qwen2", "silu", .names = none},
-    {"qwen2moe", "Qwen2MoeForCausalLM", "qwen2_moe", "silu", .names = block_qwen_moe},
-    {"qwen3", "Qwen3ForCausalLM", "qwen3", "silu", .names = none},
-    {"qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe", "silu", .names = block_qwen_moe},
-    {"qwen3next", "Qwen3NextForCausalLM", "qwen3_next", "silu", .norm_plus_one = true, .part_rope = true,
-     .names = block_qwen3_next},
-    {"smollm3", "SmolLM3ForCausalLM", "smollm3", "silu", .rope_pairs = true, .names = none},
-};
-
-const struct sy_gguf_arch *sy_gguf_arch_find(const struct sy_text *name)
-{
-    for (size_t i = 0; i < SY_COUNT(archs); i++)
-        if (strlen(archs[i].name) == name->n && !memcmp(archs[i].name, name->at, name->n)) return &archs[i];
-    return NULL;
-}
-
-void sy_gguf_arch_list(char *text, size_t n)
-{
-    size_t at = 0;
-    for (size_t i = 0; i < SY_COUNT(archs) && at < n; i++)
-        at += (size_t)snprintf(text + at, n - at, "%s%s", i ? ", " : "", archs[i].name);
-}
-
-/* Classes that go by another's architecture there. */
-static const struct {
-    const char *hf_class, *arch;
-} also[] = {
-    {"MistralForCausalLM", "llama"},         {"MixtralForCausalLM", "llama"},
-    {"Ministral3ForCausalLM", "mistral3"},   {"Gemma3ForConditionalGeneration", "gemma3"},
-    {"Glm4MoeLiteForCausalLM", "deepseek2"}, {"KimiK25ForConditionalGeneration", "deepseek2"},
-    {"Olmo3ForCausalLM", "olmo2"},           {"Llama4ForConditionalGeneration", "llama4"},
-};
-
-const struct sy_gguf_arch *sy_gguf_arch_of_class(const char *hf_class, bool sparse)
-{
-    const char *name = NULL;
-    for (size_t i = 0; i < SY_COUNT(also); i++)
-        if (!strcmp(also[i].hf_class, hf_class)) name = also[i].arch;
-    for (size_t i = 0; i < SY_COUNT(archs); i++) {
-        if (name ? strcmp(archs[i].name, name) : strcmp(archs[i].hf_class, hf_class)) continue;
-        if (!sparse || !archs[i].sparse) return &archs[i];
-        struct sy_text other = {archs[i].sparse, strlen(archs[i].sparse)};
-        return sy_gguf_arch_find(&other);
-    }
-    return NULL;
-}
-
 /* ---- GGUF names ---------------------------------------------------------------------------------------- */
 
 static bool is_named(const struct sy_name_rule *r, const char *stem)
@@ -340,39 +50,74 @@ static const struct sy_name_rule *parse(const char *name, const struct sy_gguf_d
     *layer = -1;
     if (strncmp(name, "blk.", 4)) {
         r = rule_for(d->arch->whole, name);
-        return r ? r : rule_for(whole_model, name);
+        return r ? r : rule_for(sy_gguf_whole, name);
     }
-    *layer = number(&stem, d->n_layer);
+    *layer = number(&stem, d->n_layer + (d->arch->next ? d->n_next : 0));
     if (*layer < 0) return NULL;
-    r = rule_for(d->arch->names, stem);
-    return r ? r : rule_for(block, stem);
+    r = *layer >= d->n_layer ? rule_for(d->arch->next, stem) : NULL;
+    if (!r) r = rule_for(d->arch->names, stem);
+    return r ? r : rule_for(sy_gguf_block, stem);
 }
 
-/* One tensor per expert: slices of the stored one, where they lie. */
+/* What stands before the names in a layer; "": outside of layers, or the name is whole. */
+static const char *prefix_of(struct sy_checkpoint *c, const struct sy_gguf_dims *d, const struct sy_name_rule *r,
+                             int64_t layer)
+{
+    bool next = layer >= d->n_layer && d->arch->next_at;
+    if (layer < 0) return "";
+    for (const struct sy_name_rule *n = d->arch->next; next && n->gguf; n++)
+        if (n == r) return "";
+    return sy_arena_printf(&c->mem, "%s%lld.", next ? d->arch->next_at : layers_of(d->arch),
+                           (long long)(next ? layer - d->n_layer : layer));
+}
+
+/* One tensor per expert: slices of the stored one, where they lie; or two, that are halves of its slice. */
 static sy_status map_experts(struct sy_checkpoint *c, struct sy_tensor t, const struct sy_name_rule *r, int64_t layer,
                              const char *suffix, const struct sy_gguf_dims *d, struct sy_err *err)
 {
     bool bias = !strcmp(suffix, "bias");
-    if (t.n_dim != (bias ? 2 : 3) || t.dim[0] != d->n_expert)
+    int n_half = r->flags & SY_NAME_HALVES ? 2 : 1;
+    int64_t n = layer < 0 ? t.dim[0] : d->n_expert;
+    const char *prefix = prefix_of(c, d, r, layer);
+    if (t.n_dim != (bias ? 2 : 3) || t.dim[0] != n || n > SY_CKPT_EXPERTS_MAX || t.dim[1] % n_half)
         return sy_fail(err, SY_ESHAPE,
                        "'%s': tensor '%s': expected %d dimensions with %lld experts outermost "
-                       "(expert_count), found %d with %lld",
-                       t.file, t.file_name, bias ? 2 : 3, (long long)d->n_expert, t.n_dim, (long long)t.dim[0]);
-    const char *mark = strchr(r->hf, '#');
+                       "(expert_count)%s, found %d with %lld",
+                       t.file, t.file_name, bias ? 2 : 3, (long long)n, n_half == 2 ? " of two halves" : "", t.n_dim,
+                       (long long)t.dim[0]);
+    if (!prefix) return sy_ckpt_nomem(c, err);
     t.n_dim--;
-    t.dim[0] = t.dim[1];
+    t.dim[0] = t.dim[1] / n_half;
     t.dim[1] = t.dim[2];
     t.dim[2] = 1;
-    t.n_bytes /= (size_t)d->n_expert;
-    for (int64_t i = 0; i < d->n_expert; i++) {
-        t.name = sy_arena_printf(&c->mem, "%s%lld.%.*s%lld%s.%s", layers_of(d->arch), (long long)layer,
-                                 (int)(mark - r->hf), r->hf, (long long)i, mark + 1, suffix);
+    t.n_bytes /= (size_t)(n * n_half);
+    for (int64_t i = 0; i < n * n_half; i++) {
+        const char *hf = r[i % n_half].hf, *mark = strchr(hf, '#');
+        t.name = sy_arena_printf(&c->mem, "%s%.*s%lld%s.%s", prefix, (int)(mark - hf), hf, (long long)(i / n_half),
+                                 mark + 1, suffix);
         if (!t.name) return sy_ckpt_nomem(c, err);
         sy_status st = sy_ckpt_add(c, &t, err);
         if (st) return st;
         t.data += t.n_bytes;
     }
     return SY_OK;
+}
+
+/* Value heads that stand tiled. */
+static sy_status tile(struct sy_tensor *t, const struct sy_name_rule *r, const struct sy_gguf_dims *d,
+                      struct sy_err *err)
+{
+    bool cols = r->flags & SY_NAME_TILED_COLS;
+    if (d->tiles.n_key == 0 || !(r->flags & (SY_NAME_TILED | SY_NAME_TILED_COLS))) return SY_OK;
+    t->tiles = sy_vheads_of(&d->tiles, t->dim[cols ? t->n_dim - 1 : 0]);
+    t->tiled_cols = cols;
+    int64_t step = t->format->affine.bits ? t->format->affine.group : 1;
+    bool whole = t->format->block_len == 1 || t->tiles.len % step == 0;
+    if (t->tiles.n_key > 0 && (!cols || whole)) return SY_OK;
+    return sy_fail(err, SY_ESHAPE,
+                   "'%s': tensor '%s': expected %d value heads in groups of %d at its end, found %lld %s of %s",
+                   t->file, t->file_name, d->tiles.n_key * d->tiles.per_key, (int)step,
+                   (long long)t->dim[cols ? t->n_dim - 1 : 0], cols ? "columns" : "rows", t->dtype);
 }
 
 static sy_status map_one(struct sy_checkpoint *c, struct sy_tensor t, const struct sy_gguf_dims *d,
@@ -384,10 +129,9 @@ static sy_status map_one(struct sy_checkpoint *c, struct sy_tensor t, const stru
     if (!r) return sy_ckpt_add(c, &t, err);
     if (r->flags & SY_NAME_EXPERTS) return map_experts(c, t, r, layer, suffix, d, err);
     bool bare = r->flags & (SY_NAME_BARE | SY_NAME_WHOLE);
-    if (layer < 0) t.name = sy_arena_printf(&c->mem, "%s%s%s", r->hf, bare ? "" : ".", bare ? "" : suffix);
-    else
-        t.name = sy_arena_printf(&c->mem, "%s%lld.%s%s%s", layers_of(d->arch), (long long)layer, r->hf,
-                                 bare ? "" : ".", bare ? "" : suffix);
+    const char *prefix = prefix_of(c, d, r, layer);
+    if (!prefix) return sy_ckpt_nomem(c, err);
+    t.name = sy_arena_printf(&c->mem, "%s%s%s%s", prefix, r->hf, bare ? "" : ".", bare ? "" : suffix);
     if (!t.name) return sy_ckpt_nomem(c, err);
     if (((r->flags & SY_NAME_COLUMN) && t.n_dim == 2 && t.dim[1] == 1) ||
         ((r->flags & SY_NAME_GROUPS) && t.n_dim == 2)) {
@@ -405,6 +149,11 @@ static sy_status map_one(struct sy_checkpoint *c, struct sy_tensor t, const stru
         t.dim[2] = t.dim[1];
         t.dim[1] = 1;
     }
+    if ((r->flags & SY_NAME_WIDE) && t.n_dim == 4 && t.dim[0] == 1) {
+        t.n_dim = 3;
+        for (int i = 0; i < 3; i++) t.dim[i] = t.dim[i + 1];
+        t.dim[3] = 1;
+    }
     if ((r->flags & SY_NAME_FLAT) && t.n_dim == 3) {
         t.n_dim = 2;
         t.dim[0] *= t.dim[1];
@@ -421,7 +170,8 @@ static sy_status map_one(struct sy_checkpoint *c, struct sy_tensor t, const stru
     }
     t.norm_plus_one = (r->flags & SY_NAME_NORM) && d->arch->norm_plus_one && !strcmp(suffix, "weight");
     t.neg_exp = r->flags & SY_NAME_NEG_EXP;
-    return sy_ckpt_add(c, &t, err);
+    sy_status st = tile(&t, r, d, err);
+    return st ? st : sy_ckpt_add(c, &t, err);
 }
 
 sy_status sy_names_map(struct sy_checkpoint *c, const struct sy_gguf *g, const struct sy_gguf_dims *d,
@@ -456,6 +206,8 @@ static bool undo(const struct sy_name_rule *r, const char *rest, int64_t *expert
         rest += mark - r->hf;
         *expert = number(&rest, SY_CKPT_EXPERTS_MAX);
         if (*expert < 0) return false;
+        *suffix = rest;
+        if (!mark[1]) return !strcmp(rest, "weight") || !strcmp(rest, "bias");
         n -= (size_t)(mark + 2 - r->hf);
         if (strncmp(rest, mark + 2, n)) return false;
     } else if (strncmp(rest, r->hf, n)) {
@@ -471,6 +223,17 @@ static bool has_rule(const struct sy_name_rule *r, const char *gguf)
     return r && r->gguf;
 }
 
+struct sy_vheads sy_vheads_of(const struct sy_vheads *heads, int64_t rows)
+{
+    struct sy_vheads t = *heads;
+    int64_t n = (int64_t)t.n_key * t.per_key;
+    if (n < 1) return (struct sy_vheads){0};
+    if (rows == n) t.len = 1; /* a number for each head */
+    t.first = rows - n * t.len;
+    if (t.first < 0) t.n_key = 0;
+    return t;
+}
+
 static const struct sy_name_rule *undo_any(const struct sy_name_rule *r, const struct sy_name_rule *before,
                                            const char *rest, int64_t *expert, const char **suffix)
 {
@@ -479,25 +242,32 @@ static const struct sy_name_rule *undo_any(const struct sy_name_rule *r, const s
     return NULL;
 }
 
-const struct sy_name_rule *sy_names_back(const struct sy_gguf_arch *arch, bool dense, const char *name, char *gguf,
-                                         size_t n, int64_t *layer, int64_t *expert)
+const struct sy_name_rule *sy_names_back(const struct sy_gguf_arch *arch, bool dense, int64_t n_layer,
+                                         const char *name, char *gguf, size_t n, int64_t *layer, int64_t *expert)
 {
     const struct sy_name_rule *r;
     const char *suffix, *rest = name;
-    size_t prefix = strlen(layers_of(arch));
+    bool next = arch->next_at && !strncmp(name, arch->next_at, strlen(arch->next_at));
+    size_t prefix = strlen(next ? arch->next_at : layers_of(arch));
     *layer = -1;
-    if (strncmp(name, layers_of(arch), prefix)) {
+    if (!next && strncmp(name, layers_of(arch), prefix)) {
+        r = arch->next_at ? undo_any(arch->next, NULL, name, expert, &suffix) : NULL;
+        if (r) *layer = n_layer;
+        if (r) snprintf(gguf, n, "blk.%lld.%s.%s", (long long)n_layer, r->gguf, suffix);
+        if (r) return r;
         r = undo_any(arch->whole, NULL, name, expert, &suffix);
-        if (!r) r = undo_any(whole_model, arch->whole, name, expert, &suffix);
+        if (!r) r = undo_any(sy_gguf_whole, arch->whole, name, expert, &suffix);
         if (r) snprintf(gguf, n, "%s%s%s", r->gguf, suffix ? "." : "", suffix ? suffix : "");
         return r;
     }
     rest += prefix;
     *layer = number(&rest, SY_CKPT_LAYERS_MAX);
     if (*layer < 0) return NULL;
-    r = dense ? undo_any(arch->dense, NULL, rest, expert, &suffix) : NULL;
+    if (next) *layer += n_layer;
+    r = *layer >= n_layer ? undo_any(arch->next_at ? NULL : arch->next, NULL, rest, expert, &suffix) : NULL;
+    if (!r && dense) r = undo_any(arch->dense, NULL, rest, expert, &suffix);
     if (!r) r = undo_any(arch->names, NULL, rest, expert, &suffix);
-    if (!r) r = undo_any(block, arch->names, rest, expert, &suffix);
+    if (!r) r = undo_any(sy_gguf_block, arch->names, rest, expert, &suffix);
     if (r) snprintf(gguf, n, "blk.%lld.%s%s%s", (long long)*layer, r->gguf, suffix ? "." : "", suffix ? suffix : "");
     return r;
 }
@@ -548,14 +318,43 @@ const char *sy_names_text(struct sy_checkpoint *c, const char *name)
     return name;
 }
 
-bool sy_names_ignorable(const char *name, const struct sy_json *config)
+bool sy_names_foreign(const char *name)
 {
-    /* Other modalities, and heads for multi-token prediction (Qwen's own; DeepSeek's are layers, below). */
     static const char *const parts[] = {
         "visual.",       "vision_tower.",          "vision_model.", "vision_encoder.", "audio_tower.",
         "mm_projector.", "multi_modal_projector.", "embed_vision.", "embed_audio.",    "connector.",
-        "mtp.",
     };
+    const char *inner = starts(name, "model.") ? name + 6 : name;
+    for (size_t i = 0; i < SY_COUNT(parts); i++)
+        if (starts(inner, parts[i])) return true;
+    return false;
+}
+
+bool sy_names_is_key(const char *name)
+{
+    const char *digits = name + 13;
+    if (!starts(name, "model.layers.") || number(&digits, SY_CKPT_LAYERS_MAX) < 0) return false;
+    return starts(digits, "self_attn.k_") || starts(digits, "self_attn.v_");
+}
+
+bool sy_names_spare(const char *name, const struct sy_json *config)
+{
+    if (starts(name, "mtp.")) return true; /* Qwen's; DeepSeek's are layers */
+    if (!starts(name, "model.layers.") && !starts(name, "blk.")) return false;
+    const char *digits = strchr(name, '.') + 1; /* a GGUF's layers behind the last may have kept their names */
+    if (*name == 'm') digits = name + 13;
+    int64_t n_layer = sy_json_int(sy_json_get(config, "num_hidden_layers"), 0);
+    int64_t n_next = sy_json_int(sy_json_get(config, "num_nextn_predict_layers"), 0);
+    int64_t layer = number(&digits, SY_CKPT_LAYERS_MAX);
+    /* Layers that read another's keys may come with projections nobody uses. */
+    int64_t n_shared = sy_json_int(sy_json_get(config, "num_kv_shared_layers"), 0);
+    bool keys = starts(digits, "self_attn.k_") || starts(digits, "self_attn.v_");
+    if (keys && layer >= 0 && n_shared > 0 && layer < n_layer && layer >= n_layer - n_shared) return true;
+    return layer >= n_layer && n_layer > 0 && n_next > 0 && layer - n_layer < n_next;
+}
+
+bool sy_names_ignorable(const char *name, const struct sy_json *config)
+{
     /* Tables that follow from the config, and scales of activations or of a quantised cache. */
     static const char *const tails[] = {
         ".rotary_emb.inv_freq",
@@ -570,23 +369,10 @@ bool sy_names_ignorable(const char *name, const struct sy_json *config)
         ".key_decay",
         ".diagonal_decay",
     };
-    const char *inner = starts(name, "model.") ? name + 6 : name;
-    for (size_t i = 0; i < SY_COUNT(parts); i++)
-        if (starts(inner, parts[i])) return true;
     for (size_t i = 0; i < SY_COUNT(tails); i++)
         if (ends(name, tails[i])) return true;
     if (!strcmp(name, "rope_freqs.weight")) return true; /* gguf_config.c put it into the config */
     if (!strcmp(name, "lm_head.weight")) return sy_json_bool(sy_json_get(config, "tie_word_embeddings"), false);
     if (!strncmp(name, "rope_factors_", 13)) return true; /* as rope_freqs */
-    if (!starts(name, "model.layers.") && !starts(name, "blk.")) return false;
-    const char *digits = strchr(name, '.') + 1; /* a GGUF's layers behind the last have kept their names */
-    if (*name == 'm') digits = name + 13;
-    int64_t n_layer = sy_json_int(sy_json_get(config, "num_hidden_layers"), 0);
-    int64_t n_next = sy_json_int(sy_json_get(config, "num_nextn_predict_layers"), 0);
-    int64_t layer = number(&digits, SY_CKPT_LAYERS_MAX);
-    /* Layers that read another's keys may come with projections nobody uses. */
-    int64_t n_shared = sy_json_int(sy_json_get(config, "num_kv_shared_layers"), 0);
-    bool keys = starts(digits, "self_attn.k_") || starts(digits, "self_attn.v_");
-    if (keys && layer >= 0 && n_shared > 0 && layer < n_layer && layer >= n_layer - n_shared) return true;
-    return layer >= n_layer && n_layer > 0 && n_next > 0 && layer - n_layer < n_next;
+    return sy_names_foreign(name) || sy_names_spare(name, config);
 }

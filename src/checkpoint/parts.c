@@ -174,18 +174,37 @@ static void floats_apart(const struct sy_tensor *t, const unsigned char *at, flo
     }
 }
 
+/* Columns of value heads that stand tiled, put in order: heads are `len` elements of `size` bytes each. */
+static void untile(const struct sy_vheads *s, void *row, int64_t first, int64_t len, size_t size)
+{
+    unsigned char *at = (unsigned char *)row + (size_t)first * size;
+    struct sy_vheads each = {s->n_key, s->per_key, 1, 0};
+    size_t n = (size_t)len * size;
+    for (int64_t h = 0; h < (int64_t)s->n_key * s->per_key; h++) {
+        int64_t from = sy_vhead_row(&each, h);
+        while (from < h) from = sy_vhead_row(&each, from); /* what stood there has been moved */
+        unsigned char *x = at + (size_t)h * n, *y = at + (size_t)from * n;
+        for (size_t i = 0; from > h && i < n; i++) {
+            unsigned char byte = x[i];
+            x[i] = y[i];
+            y[i] = byte;
+        }
+    }
+}
+
 void sy_tensor_floats(const struct sy_tensor *t, int64_t r, float *dst)
 {
     int64_t cols = t->n_dim ? t->dim[t->n_dim - 1] : 1, row = t->n_dim > 1 ? sy_tensor_row(t, r) : r;
     if (t->parts) t->format->row(t->parts, t->part_row0 + t->part_step * row, dst);
     else if (t->col_bytes) floats_apart(t, row_at(t, row, cols), dst, cols);
     else t->format->dequant(row_at(t, row, cols), dst, cols);
+    if (t->tiled_cols) untile(&t->tiles, dst, t->tiles.first, t->tiles.len, sizeof *dst);
 }
 
 const unsigned char *sy_tensor_stored(const struct sy_tensor *t, int64_t r)
 {
     int64_t cols = t->n_dim ? t->dim[t->n_dim - 1] : 1, row = t->n_dim > 1 ? sy_tensor_row(t, r) : r;
-    return t->parts || t->col_bytes ? NULL : row_at(t, row, cols);
+    return t->parts || t->col_bytes || t->tiled_cols ? NULL : row_at(t, row, cols);
 }
 
 void sy_tensor_codes(const struct sy_tensor *t, int64_t r, uint8_t *code, float *scale, float *min)
@@ -193,6 +212,11 @@ void sy_tensor_codes(const struct sy_tensor *t, int64_t r, uint8_t *code, float 
     int64_t cols = t->n_dim ? t->dim[t->n_dim - 1] : 1, row = t->n_dim > 1 ? sy_tensor_row(t, r) : r;
     if (t->parts) t->format->row_codes(t->parts, t->part_row0 + t->part_step * row, code, scale, min);
     else t->format->unpack(row_at(t, row, cols), code, scale, min, cols);
+    if (!t->tiled_cols) return;
+    int64_t first = t->tiles.first, len = t->tiles.len, group = t->format->affine.group;
+    untile(&t->tiles, code, first, len, 1);
+    untile(&t->tiles, scale, first / group, len / group, sizeof *scale);
+    if (min) untile(&t->tiles, min, first / group, len / group, sizeof *min);
 }
 
 void sy_tensor_f8(const struct sy_tensor *t, int64_t r, uint8_t *code, float *scale)

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/normal.h"
 #include "model/block/gemma.h"
 
 enum { STREAMS_MAX = 16 };
@@ -14,18 +15,6 @@ struct gemma3n {
     bool scaled;
     float *sparsity; /* [n_layer] deviations above the mean at which activations begin; 0: all count */
 };
-
-/* z with Phi(z) = p: halving the interval is exact enough and cannot fail. */
-static double quantile(double p)
-{
-    double lo = -9, hi = 9;
-    for (int i = 0; i < 80; i++) {
-        double mid = (lo + hi) / 2;
-        if (0.5 * erfc(-mid / sqrt(2)) < p) lo = mid;
-        else hi = mid;
-    }
-    return (lo + hi) / 2;
-}
 
 static sy_status open_sparsity(struct sy_arena *a, struct sy_jread *c, struct gemma3n *m)
 {
@@ -40,7 +29,7 @@ static sy_status open_sparsity(struct sy_arena *a, struct sy_jread *c, struct ge
         double p = sy_json_number(sy_json_at(list, l), -1);
         if (!(p >= 0 && p < 1))
             return sy_jread_refuse(c, SY_EFORMAT, "'activation_sparsity_pattern'[%zu]: expected a share below 1", l);
-        m->sparsity[l] = p > 0 ? (float)quantile(p) : 0;
+        m->sparsity[l] = p > 0 ? (float)sy_normal_quantile(p) : 0;
         if (p > 0 && m->sparsity[l] == 0) m->sparsity[l] = 1e-30f; /* half of them: from the mean on */
     }
     return c->st;

@@ -66,6 +66,15 @@ def tensors(path):
     return out
 
 
+def raw_tensors(path):
+    """All tensors of a safetensors file: name -> (data type, shape, bytes)."""
+    with open(path, "rb") as f:
+        raw = f.read()
+    n = struct.unpack("<Q", raw[:8])[0]
+    head = {k: v for k, v in json.loads(raw[8 : 8 + n]).items() if k != "__metadata__"}
+    return {k: (t["dtype"], t["shape"], raw[8 + n + t["data_offsets"][0] : 8 + n + t["data_offsets"][1]]) for k, t in head.items()}
+
+
 def main(tests):
     """Runs functions named test_*; ends with the line that the runner adds up."""
     passed, failed, skipped = 0, 0, 0
