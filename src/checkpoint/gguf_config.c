@@ -741,8 +741,8 @@ static void put_heads(struct build *b)
         return;
     }
     /* Gemma 4 has longer ones in the layers that see everything. */
-    int64_t d =
-        sy_gguf_int_or(&b->m, own(b, four ? "attention.key_length_swa" : "attention.key_length"), 0, 1, 1 << 20);
+    int64_t d = four ? sy_gguf_int(&b->m, own(b, "attention.key_length_swa"), 1, 1 << 20)
+                     : sy_gguf_int_or(&b->m, own(b, "attention.key_length"), 0, 1, 1 << 20);
     if (d == 0 && hidden % b->n_head)
         sy_gguf_refuse(&b->m, SY_EFORMAT,
                        "key '%s' is missing, and 'embedding_length' %lld is no multiple of the %lld "
