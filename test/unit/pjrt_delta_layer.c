@@ -237,7 +237,7 @@ static void by_pieces(struct pj_client *c, const struct layer *y, float *const o
         piece += t % each == 0 || pos % PIECE == 0;
         for (int32_t h = 0; h < y->s.dim.n_val; h++) {
             int64_t row = ((int64_t)piece * PIECE + pos % PIECE) * y->s.dim.n_val + h;
-            memcpy(out[2] + ((int64_t)t * y->s.dim.n_val + h) * D, in->array[7].x + row * D, D * sizeof(float));
+            memcpy(out[2] + ((int64_t)t * y->s.dim.n_val + h) * D, in->array[6].x + row * D, D * sizeof(float));
         }
     }
     in_close(in);

@@ -9,7 +9,7 @@ enum {
     BLOCK_MAX = 1024,
     TILE_ROWS = 256, /* queries times their heads, of one key head, that prompts take at once */
     SIDE_ROWS = 128,
-    HALVES_KEYS = 2048,
+    PART_KEYS = 512,       /* worked on at once where few heads leave the matrix unit waiting */
     FETCH_BYTES = 4 << 20, /* of keys and values together, of which two are in memory at once */
 };
 
@@ -45,11 +45,12 @@ int32_t mo_attend_heads(int32_t n_kv, int32_t rows)
     return n < n_kv ? n : n_kv;
 }
 
-/* One head alone waits for its own results: two halves of a long fetch take turns. */
+/* One or two heads wait for their own results: parts of a long fetch take turns. */
 int32_t mo_attend_part(const struct mo_attend *a)
 {
-    int32_t keys = a->fetch * a->block_len;
-    return a->n_kv == 1 && a->tile == 1 && keys >= HALVES_KEYS ? keys / 2 : keys;
+    int32_t keys = a->fetch * a->block_len, part = keys;
+    while (a->n_kv <= 2 && a->tile == 1 && part > PART_KEYS && part / 2 >= a->block_len) part /= 2;
+    return part;
 }
 
 struct mo_attend mo_attend_of(const struct sy_attn_dim *d, const struct sy_cache_dim *cache, bool bytes,

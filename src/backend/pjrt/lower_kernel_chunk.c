@@ -4,7 +4,7 @@
 #include "backend/pjrt/lower_int.h"
 #include "backend/pjrt/mosaic/kernels.h"
 
-enum { C = 64, D = 128, UNIT = 8, SIDE = 2, PAIRS = 4 };
+enum { C = 64, D = 128, UNIT = 8, SIDE = 2 };
 
 struct mo_chunk mo_chunk_of(const struct sy_scan_dim *d, bool bf16, int32_t n_tok, int32_t n_seq, int32_t n_slot)
 {
@@ -35,7 +35,7 @@ struct cut { /* how the step's tokens stand in pieces */
     struct mo_chunk a;
     int64_t tok, n_seq, units, keys;
     int start, first, off; /* i32 [n_seq]: first token, first piece, place of that token in it */
-    int token, mask;       /* by piece and place: token i32, where none another; i1 [n_chunk, C] */
+    int token, mask;       /* by piece and place: token i32, where none another of the sequence; i1 [n_chunk, C] */
     int read, write, live;
 };
 
@@ -91,33 +91,6 @@ static struct cut cut_of(struct lower *l, const struct mo_chunk *a)
     return c;
 }
 
-/* Rows of tokens x [tok, cols] by piece and place: [n_chunk, C, cols]; where there is none, another's of the same
- * sequence. */
-static int rows_of(struct cut *c, int x) { return pj_gather(&c->l->h, x, c->token); }
-
-/* The same, 0 where there is none. */
-static int only(struct cut *c, int x)
-{
-    struct pj_hlo *h = &c->l->h;
-    int y = rows_of(c, x);
-    struct pj_type mask = *pj_type_of(h, y);
-    mask.elem = PJ_PRED;
-    return pj_select(h, PJ_BROADCAST(h, c->mask, mask, 0, 1), y, like(h, 0, y));
-}
-
-/* x [n_chunk, C, units * n * d] as [units, n_chunk, n, C, d]. */
-static int by_head(struct cut *c, int x, int64_t n, int64_t d)
-{
-    x = PJ_RESHAPE(&c->l->h, x, c->a.n_chunk, C, c->units, n, d);
-    return pj_transpose(&c->l->h, x, (const int[]){2, 0, 3, 1, 4});
-}
-
-static int padded(struct pj_hlo *h, int x, int dim, int64_t to)
-{
-    int64_t n = pj_type_of(h, x)->dim[dim];
-    return n < to ? pj_pad_after(h, x, dim, to - n) : x;
-}
-
 static int decay_of(struct cut *c, int x)
 {
     struct pj_hlo *h = &c->l->h;
@@ -125,28 +98,17 @@ static int decay_of(struct cut *c, int x)
     return x;
 }
 
-/* What the kernel takes of gates: columns and rows. */
-static void gates(struct cut *c, int decay, int beta, int *column, int *row)
+/* Gates as the kernel takes them: [n_chunk, C, units * D], 0 where no token is. */
+static int gates(struct cut *c, int decay, int beta)
 {
     struct pj_hlo *h = &c->l->h;
-    int64_t n = c->a.n_chunk, unit = c->a.unit;
-    struct pj_type square = PJ_TYPE(PJ_I32, C, C);
-    int upto = pj_convert(h, pj_compare(h, "GE", pj_iota(h, square, 0), pj_iota(h, square, 1)), PJ_F32);
-    int sum = pj_dot(h, upto, only(c, decay_of(c, decay)), &(struct pj_dot){.over_a = 1, .over_b = 1}, PJ_F32);
-    sum = by_head(c, pj_transpose(h, sum, (const int[]){1, 0, 2}), unit, 1); /* [units, n, unit, C, 1] */
-    sum = PJ_RESHAPE(h, sum, c->units, n, unit, C);
-    int b = PJ_RESHAPE(h, by_head(c, only(c, beta), unit, 1), c->units, n, unit, C);
-    const int turn[] = {0, 1, 3, 2};
-    const int side[] = {padded(h, sum, 2, UNIT), padded(h, b, 2, UNIT),
-                        padded(h, pj_unary(h, "exponential", sum), 2, UNIT)};
-    *column = pj_transpose(h, padded(h, pj_concat(h, side, 3, 2), 2, D), turn);
-    int last = pj_slice(h, sum, 3, C - 1, C);
-    int left = op(c, "subtract", PJ_BROADCAST(h, last, *pj_type_of(h, sum), 0, 1, 2, 3), sum);
-    int keep = PJ_BROADCAST(h, pj_unary(h, "exponential", last), PJ_TYPE(PJ_F32, c->units, n, unit, D), 0, 1, 2, 3);
-    left = PJ_RESHAPE(h, pj_unary(h, "exponential", left), c->units, n, unit / 2, D);
-    const int part[] = {padded(h, PJ_RESHAPE(h, sum, c->units, n, unit / 2, D), 2, PAIRS), padded(h, left, 2, PAIRS),
-                        padded(h, keep, 2, UNIT)};
-    *row = pj_concat(h, part, 3, 2);
+    const int side[] = {decay_of(c, decay), beta};
+    int part[2];
+    for (int i = 0; i < 2; i++)
+        part[i] = pj_pad_after(h, PJ_RESHAPE(h, side[i], c->tok, c->units, c->a.unit), 2, UNIT - c->a.unit);
+    int x = pj_pad_after(h, pj_concat(h, part, 2, 2), 2, D - 2 * UNIT);
+    x = pj_pad_after(h, PJ_RESHAPE(h, x, c->tok, c->units * D), 0, 1);
+    return pj_gather(h, x, pj_select(h, c->mask, c->token, like(h, (double)c->tok, c->token)));
 }
 
 /* Results [n_chunk, C, n_val * D] by token, 0 for padding. */
@@ -171,14 +133,14 @@ int lower_kernel_chunk(struct lower *l, const struct sy_node *n)
     const struct sy_scan_dim *d = &n->attr.scan;
     struct mo_chunk a = mo_chunk_of(d, l->opt.state_elem == PJ_BF16, l->shape.tok, l->shape.seq, l->opt.cache.n_slot);
     struct cut c = cut_of(l, &a);
-    int in[3], column, row, result[2], *state = lower_state(l, n);
+    int in[3], result[2], *state = lower_state(l, n);
     for (int i = 0; i < 3; i++) in[i] = pj_convert(h, l->val[n->in[i].id], PJ_BF16);
-    int x = rows_of(&c, pj_concat(h, in, 3, 1));
-    gates(&c, l->val[n->in[3].id], l->val[n->in[4].id], &column, &row);
+    int x = pj_gather(h, pj_concat(h, in, 3, 1), c.token); /* [n_chunk, C, columns] */
+    int gate = gates(&c, l->val[n->in[3].id], l->val[n->in[4].id]);
     struct mosaic m;
     mo_init(&m, h->env);
     mo_chunk(&m, &a);
-    const int operand[] = {c.read, c.write, c.live, *state, x, column, row};
+    const int operand[] = {c.read, c.write, c.live, *state, x, gate};
     lower_kernel_call(h, &m, operand, result);
     *state = result[0];
     return back(&c, result[1]);

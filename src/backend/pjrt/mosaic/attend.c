@@ -10,7 +10,7 @@
 enum {
     SUMS = 128, /* a row's sum is kept in as many parts, and added up once */
     TURN = 16,  /* blocks asked for in one turn, at most */
-    PARTS = 8,
+    PARTS = 8,  /* of a fetch */
 };
 
 struct attend {
@@ -287,14 +287,15 @@ static void weigh(struct attend *x, int slot, int32_t part, const int *s, const 
     }
 }
 
-/* Of several parts, those further on are multiplied with the queries while the maxima of the ones before them, and
- * what follows, are on their way: the text has each step of a part some parts after the one before it. */
+/* Of several parts, each is multiplied with the queries while the maxima of the one before are on their way,
+ * and all are before exponentials and values of the first follow: the matrix unit has work while results are
+ * waited for. */
 static void one_fetch(struct attend *x, const struct work *w, const int *q, int fetch, int slot, struct head *head)
 {
     struct mosaic *m = x->m;
     const struct mo_attend *a = x->a;
     int n = blocks_of(x, w, fetch), s[PARTS][MO_CARRY_MAX], top[PARTS][MO_CARRY_MAX], by[PARTS], mask[PARTS];
-    int32_t most = x->parts > 1 ? 1 : 0, rest = 2 * most; /* parts between products and maxima, and what follows */
+    int32_t most = x->parts > 1, rest = x->parts > 1 ? x->parts : 0; /* parts between products and maxima, values */
     int key0 = mo_times(x->m, mo_add(x->m, w->block, mo_times(x->m, fetch, a->fetch)), a->block_len);
     for (int32_t i = 0; i < x->parts; i++) mask[i] = mask_of(x, w, mo_add(m, key0, num(x, i * a->part)));
     fetch_wait(x, x->k, x->kbuf, x->ksem, slot, n);

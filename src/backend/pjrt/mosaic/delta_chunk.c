@@ -3,15 +3,18 @@
  * the text takes all pairs of heads through each step before the next one: products wait for one another. */
 #include "backend/pjrt/mosaic/kernels.h"
 
-enum { D = 128, C = 64, SIDE_MAX = 4, PAIRS_MAX = 4, BETA = 8, GROWN = 16, LEFT = 4, LAST = 8 };
-enum { Q, K, V, COLUMN, ROW, INPUTS };
+enum { D = 128, C = 64, SIDE_MAX = 4, PAIRS_MAX = 4, BETA = 8 };
+enum { Q, K, V, GATES, INPUTS };
 #define NEVER (-1.0e30) /* a decay to what is yet to come */
 
 struct pair { /* values of two heads of a piece, [D, D] */
-    int beta, a, p, x, xb, u, w, q, vn, qs, s[2];
+    int beta, a, p, x, xb, u, w, q, vn, qs, s[2], left, kept[2];
 };
 struct key {
     int kk, qk, k, q, kt; /* products of keys with keys and queries; keys and queries, twice each; keys in columns */
+};
+struct gates { /* of a piece, [C, D] but for the last: log decays and beta, their sums, e to these, sums in rows */
+    int all, sum, grown, turned;
 };
 struct chunk {
     struct mosaic *m;
@@ -23,7 +26,9 @@ struct chunk {
     int rounds;                                         /* i32: of a unit */
     int zero, never, upto, below, eye, first, level[6]; /* [D, D]; first: columns of the first head */
     enum mo_elem elem;
-    struct mo_type whole, half;
+    int ones, first_line; /* [C, C] bf16, up to each token; [1, D]: the first head's */
+    struct mo_type whole, half, line;
+    struct gates gates[SIDE_MAX];
     struct pair pair[SIDE_MAX][PAIRS_MAX];
     struct key key[SIDE_MAX][8];
 };
@@ -42,21 +47,18 @@ static void declare(struct chunk *x)
 {
     struct mosaic *m = x->m;
     const struct mo_chunk *a = x->a;
-    const int32_t gate_rows[] = {C, 16};
     x->read = mo_prefetch(m, a->n_chunk);
     x->write = mo_prefetch(m, a->n_chunk);
     x->live = mo_prefetch(m, 1);
     x->state = mo_input(m, MO_TYPE(MO_HBM, x->elem, a->n_slot, a->n_val, D, D));
     x->in[Q] = x->in[K] = x->in[V] =
         mo_input(m, MO_TYPE(MO_HBM, MO_BF16, a->n_chunk, C, (2 * a->n_key + a->n_val) * D));
-    for (int i = 0; i < 2; i++)
-        x->in[COLUMN + i] = mo_input(m, MO_TYPE(MO_HBM, MO_F32, x->n_unit, a->n_chunk, gate_rows[i], D));
+    x->in[GATES] = mo_input(m, MO_TYPE(MO_HBM, MO_F32, a->n_chunk, C, x->n_unit * D));
     x->state_out = mo_output_in(m, x->state);
     x->y = mo_output(m, MO_TYPE(MO_HBM, MO_F32, a->n_chunk, C, a->n_val * D));
-    for (int i = 0; i < COLUMN; i++)
+    for (int i = 0; i < GATES; i++)
         x->buf[i] = mo_scratch(m, MO_TYPE(MO_VMEM, MO_BF16, 2, a->side, C, (i == V ? a->unit : x->keys) * D));
-    for (int i = 0; i < 2; i++)
-        x->buf[COLUMN + i] = mo_scratch(m, MO_TYPE(MO_VMEM, MO_F32, 2, a->side, gate_rows[i], D));
+    x->buf[GATES] = mo_scratch(m, MO_TYPE(MO_VMEM, MO_F32, 2, a->side, C, D));
     x->ybuf = mo_scratch(m, MO_TYPE(MO_VMEM, MO_F32, 2, a->side, C, a->unit * D));
     x->now = mo_scratch(m, MO_TYPE(MO_VMEM, MO_F32, a->unit, D, D));
     x->sbuf = mo_scratch(m, MO_TYPE(MO_VMEM, x->elem, a->unit, D, D));
@@ -79,6 +81,10 @@ static void masks(struct chunk *x)
     x->below = op(x, "arith.andi", same, mo_compare(m, "sgt", row, column));
     x->eye = mo_compare(m, "eq", row, column);
     x->first = mo_compare(m, "slt", column, mo_splat(m, places, C));
+    struct mo_type square = MO_VEC(MO_I32, C, C), line = MO_VEC(MO_I32, 1, D), one = MO_VEC(MO_F32, C, C);
+    int upto = mo_compare(m, "sge", mo_iota(m, square, 0), mo_iota(m, square, 1));
+    x->ones = small(x, mo_select(m, upto, mo_splat(m, one, 1), mo_splat(m, one, 0)));
+    x->first_line = mo_compare(m, "slt", mo_iota(m, line, 1), mo_splat(m, line, C));
     for (int i = 0; i < 6; i++) { /* blocks of 2^i meet */
         int from = mo_compare(m, "sge", far, mo_splat(m, places, 1 << i));
         x->level[i] = op(x, "arith.andi", from, mo_compare(m, "slt", far, mo_splat(m, places, 2 << i)));
@@ -112,10 +118,9 @@ static int columns_of(struct chunk *x, int array, const struct place *p, int32_t
 static void come(struct chunk *x, bool start, const struct place *p)
 {
     struct mosaic *m = x->m;
-    const int32_t first[] = {0, x->a->n_key, 2 * x->a->n_key};
+    const int32_t first[] = {0, x->a->n_key, 2 * x->a->n_key, 0}, heads[] = {x->keys, x->keys, x->a->unit, 1};
     for (int i = 0; i < INPUTS; i++) {
-        int far = i < COLUMN ? columns_of(x, x->in[i], p, first[i], i == V ? x->a->unit : x->keys, MO_BF16)
-                             : mo_span(m, MO_AT(m, x->in[i], p->unit), p->chunk, x->a->side);
+        int far = columns_of(x, x->in[i], p, first[i], heads[i], i < GATES ? MO_BF16 : MO_F32);
         (start ? mo_copy_start : mo_copy_wait)(m, far, MO_AT(m, x->buf[i], p->slot), MO_AT(m, x->insem[i], p->slot));
     }
 }
@@ -195,27 +200,49 @@ static int end(struct chunk *x, int chunk, int unit, int pending)
 /* ---- arithmetic -------------------------------------------------------------------------------------------------
  */
 
-/* A head's queries, keys or values of a piece, or (head 0) its columns: [C, D]. */
+/* A head's queries, keys or values of a piece, or (head 0) its gates: [C, D]. */
 static int load(struct chunk *x, int i, const struct place *p, int32_t piece, int32_t head)
 {
     const int at[] = {p->slot, num(x, piece), -1, num(x, head * D)};
-    enum mo_elem e = i < COLUMN ? MO_BF16 : MO_F32;
+    enum mo_elem e = i < GATES ? MO_BF16 : MO_F32;
     return MO_RESHAPE(x->m, mo_load(x->m, x->buf[i], at, MO_VEC(e, 1, 1, C, D)), C, D);
 }
 
-/* A column for each head of a pair, everywhere. */
-static int column(struct chunk *x, const struct place *p, int32_t piece, int32_t at)
+/* Sums of log decays up to each token, in f32: of three bf16 parts, which hold all digits, in products with
+ * ones. Heads lie in columns, and once turned in rows, twice. */
+static void gates(struct chunk *x, const struct place *p, int32_t piece)
 {
-    int g = load(x, COLUMN, p, piece, 0), side[2];
-    for (int i = 0; i < 2; i++) side[i] = mo_broadcast(x->m, mo_columns(x->m, g, at + i, 1), x->half);
+    struct mosaic *m = x->m;
+    struct gates *g = &x->gates[piece];
+    int rest = g->all = load(x, GATES, p, piece, 0);
+    g->sum = mo_splat(m, x->half, 0);
+    for (int i = 0; i < 3; i++) {
+        int part = small(x, rest);
+        g->sum = mo_product(m, x->ones, part, false, g->sum);
+        rest = op(x, "arith.subf", rest, mo_convert(m, part, MO_F32));
+    }
+    g->grown = mo_unary(m, "math.exp", g->sum);
+    g->turned = mo_transpose(m, mo_concat(m, g->sum, g->sum, 0));
+}
+
+/* A column for each head of a pair, the first at `at`, everywhere. */
+static int column(struct chunk *x, int of, int32_t at)
+{
+    int side[2];
+    for (int i = 0; i < 2; i++) side[i] = mo_broadcast(x->m, mo_columns(x->m, of, at + i, 1), x->half);
     return mo_concat(x->m, side[0], side[1], 0);
 }
 
-static int row(struct chunk *x, const struct place *p, int32_t piece, int32_t at)
+/* A row of sums for each head of a pair, 64 each; in last the last of each, everywhere. */
+static int sums_of(struct chunk *x, int32_t piece, int32_t pair, int last[2])
 {
-    const int from[] = {p->slot, num(x, piece), num(x, at), -1};
-    int r = MO_RESHAPE(x->m, mo_load(x->m, x->buf[ROW], from, MO_VEC(MO_F32, 1, 1, 1, D)), 1, D);
-    return mo_broadcast(x->m, r, x->whole);
+    struct mosaic *m = x->m;
+    int r[2];
+    for (int32_t k = 0; k < 2; k++) {
+        r[k] = mo_rows(m, x->gates[piece].turned, 2 * pair + k, 1);
+        last[k] = mo_broadcast(m, mo_columns(m, r[k], C - 1, 1), x->line);
+    }
+    return mo_select(m, x->first_line, r[0], r[1]);
 }
 
 static void keys(struct chunk *x, const struct place *p, int32_t piece)
@@ -239,24 +266,29 @@ static const struct key *key_of(const struct chunk *x, int32_t piece, int32_t pa
     return &x->key[piece][2 * pair / (x->a->unit / x->keys)];
 }
 
-static void weights(struct chunk *x, const struct place *at, int32_t piece, int32_t i)
+static void weights(struct chunk *x, int32_t piece, int32_t i)
 {
     struct pair *p = &x->pair[piece][i];
     const struct key *k = key_of(x, piece, i);
-    int d = op(x, "arith.subf", column(x, at, piece, 2 * i), row(x, at, piece, i));
+    const struct gates *g = &x->gates[piece];
+    int last[2], row = sums_of(x, piece, i, last);
+    int d = op(x, "arith.subf", column(x, g->sum, 2 * i), mo_broadcast(x->m, row, x->whole));
     d = mo_unary(x->m, "math.exp", mo_select(x->m, x->upto, d, x->never));
-    p->beta = column(x, at, piece, BETA + 2 * i);
+    p->beta = column(x, g->all, BETA + 2 * i);
     p->a = where(x, x->below, times(x, times(x, k->kk, d), p->beta));
     p->p = small(x, times(x, k->qk, d));
     int one = mo_select(x->m, x->eye, mo_splat(x->m, x->whole, 1), x->zero);
     p->x = op(x, "arith.subf", one, where(x, x->level[0], p->a));
+    int to_last = op(x, "arith.subf", mo_select(x->m, x->first_line, last[0], last[1]), row);
+    p->left = mo_broadcast(x->m, mo_unary(x->m, "math.exp", to_last), x->whole);
+    for (int h = 0; h < 2; h++) p->kept[h] = mo_broadcast(x->m, mo_unary(x->m, "math.exp", last[h]), x->whole);
 }
 
 static void apply(struct chunk *x, const struct place *at, int32_t piece, int32_t i)
 {
     struct pair *p = &x->pair[piece][i];
     const struct key *k = key_of(x, piece, i);
-    int grown = column(x, at, piece, GROWN + 2 * i), inverse = small(x, p->x);
+    int grown = column(x, x->gates[piece].grown, 2 * i), inverse = small(x, p->x);
     int v = mo_concat(x->m, load(x, V, at, piece, 2 * i), load(x, V, at, piece, 2 * i + 1), 0);
     v = mo_convert(x->m, v, MO_F32);
     p->u = product(x, inverse, small(x, times(x, v, p->beta)));
@@ -290,10 +322,10 @@ static void add(struct chunk *x, const struct place *at, int32_t piece, int32_t 
         const int to[] = {at->slot, num(x, piece), -1, num(x, (2 * i + k) * D)};
         mo_store(m, x->ybuf, to, MO_RESHAPE(m, mo_rows(m, y, C * k, C), 1, 1, C, D));
     }
-    int left = times(x, key_of(x, piece, i)->kt, row(x, at, piece, LEFT + i));
+    int left = times(x, key_of(x, piece, i)->kt, p->left);
     for (int32_t k = 0; k < 2; k++) {
         int own = k ? mo_select(m, x->first, x->zero, left) : where(x, x->first, left);
-        int kept = times(x, p->s[k], row(x, at, piece, LAST + 2 * i + k));
+        int kept = times(x, p->s[k], p->kept[k]);
         int s = mo_product(m, small(x, own), p->vn, false, kept);
         mo_store(m, x->now, (const int[]){num(x, 2 * i + k), -1, -1}, MO_RESHAPE(m, s, 1, D, D));
     }
@@ -317,7 +349,8 @@ static int one_round(struct chunk *x, const struct place *p, int pending)
 {
     int32_t side = x->a->side, n = side * x->pairs;
     for (int32_t i = 0; i < side; i++) keys(x, p, i);
-    for (int32_t k = 0; k < n; k++) weights(x, p, k / x->pairs, k % x->pairs);
+    for (int32_t i = 0; i < side; i++) gates(x, p, i);
+    for (int32_t k = 0; k < n; k++) weights(x, k / x->pairs, k % x->pairs);
     for (int level = 1; level < 6; level++) invert(x, level);
     for (int32_t k = 0; k < n; k++) apply(x, p, k / x->pairs, k % x->pairs);
     for (int32_t i = 0; i < side; i++) {
@@ -350,6 +383,7 @@ void mo_chunk(struct mosaic *m, const struct mo_chunk *a)
     x.pairs = a->unit / 2;
     x.whole = MO_VEC(MO_F32, D, D);
     x.half = MO_VEC(MO_F32, C, D);
+    x.line = MO_VEC(MO_F32, 1, D);
     sy_assert(a->unit <= 8 && a->unit / x.keys % 2 == 0 && a->n_chunk % a->side == 0 && a->side <= SIDE_MAX);
     declare(&x);
     masks(&x);

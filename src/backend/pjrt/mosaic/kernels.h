@@ -105,17 +105,15 @@ static inline int32_t mo_delta_rows(const struct mo_delta *a) { return (2 * mo_d
  * cuts where it likes: places of a piece that are no token's have beta and log decays of 0, and change nothing then
  * if the rest is finite. Pieces of a sequence follow one another; its state stays in memory from the first to the
  * last. Two value heads of one key head are taken as matrices of 128 by 128, `side` pieces of `unit` heads at once.
- * With A below the diagonal, A_ij = beta_i e^(G_i - G_j) k_i . k_j, the inverse of 1 + A comes by halves: X, right
- * in blocks of w, becomes X - X (A where blocks of w meet) X, right in those of 2 w; products of powers of A would
- * lose all digits where keys are alike. Operands:
+ * With A below the diagonal, A_ij = beta_i e^(G_i - G_j) k_i . k_j, G the sums of log decays, the inverse of 1 + A
+ * comes by halves: X, right in blocks of w, becomes X - X (A where blocks of w meet) X, right in those of 2 w;
+ * products of powers of A would lose all digits where keys are alike. Operands:
  *   read i32 [n_chunk]: the slot from which a piece that is its sequence's first begins; -1: zeros; -2: goes on
  *   write i32 [n_chunk]: the slot for what a sequence's last piece leaves; -1: it is not the last
  *   live i32 [1]: pieces; they come first; read by -2 past them to a multiple of side
  *   state [n_slot, n_val, 128, 128] f32 or bf16
  *   x bf16 [n_chunk, 64, (2 n_key + n_val) * 128]: q of all heads, k, v, as a projection writes them
- *   column f32 [n_unit, n_chunk, 64, 128]: at column h G, at 8 + h beta, at 16 + h e^G, G the sum of log decays
- *   row f32 [n_unit, n_chunk, 16, 128]: in row p G of the heads 2 p and 2 p + 1, 64 each; in row 4 + p
- *   e^(last G - G) of them; in row 8 + h e^(last G) everywhere
+ *   gates f32 [n_chunk, 64, n_unit * 128]: of each unit the log decay of head h at h, its beta at 8 + h
  * Results: state, in place; y f32 [n_chunk, 64, n_val * 128], as the next product reads it. */
 struct mo_chunk {
     int32_t n_chunk, n_slot, n_key, n_val;

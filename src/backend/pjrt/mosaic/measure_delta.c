@@ -63,7 +63,7 @@ static sy_status prompt_cost(const struct sy_env *env, const char *plugin, const
     if (st) return st;
     int32_t units = a.n_val / a.unit, keys = a.n_key / units;
     int64_t rounds = units * sy_ceil_div(sy_ceil_div(s->n_tok, C), a.side);
-    double piece = 2.0 * C * D * (2 * keys + a.unit) + 4.0 * D * (C + 16) + 4.0 * C * D * a.unit;
+    double piece = 2.0 * C * D * (2 * keys + a.unit) + 4.0 * D * C + 4.0 * C * D * a.unit;
     double states = 2.0 * a.unit * D * D * (a.bf16 ? 2 : 4) / t->hbm_bytes_s * t->clock_hz;
     out->memory = a.side * piece / t->hbm_bytes_s * t->clock_hz;
     out->side = a.side;
