@@ -2,12 +2,13 @@
 """What guessing ahead gains: the same requests, one at a time, to a server that guesses and to one that does not.
 
     tools/measure_drafts.py build/release/systole MODEL [--draft-max N] [--draft-model MODEL|mtp] [--tokens N] [--rounds N]
-                            [--only KIND] [--compute int8]
+                            [--only KIND] [--compute int8] [--format TEXT]
 
 Requests take turns between the two servers, so that both see the same machine. Printed are tokens per second after the
 first one, by kind of request, and their ratio; answers must be equal. Kinds: edits of code and texts that are to be
 repeated with changes (answers that quote their prompt), and questions whose answers quote nothing. --compute int8 is
-what `chat` and `run` of one sequence compute with."""
+what `chat` and `run` of one sequence compute with. --format: what a request is put into instead of {}, for a model that
+has no chat template."""
 import argparse
 import json
 import socket
@@ -91,10 +92,10 @@ def start(binary, model, flags):
     sys.exit("the server did not start")
 
 
-def ask(port, text, n):
-    body = {"messages": [{"role": "user", "content": text}], "max_tokens": n, "temperature": 0, "stream": True,
-            "stream_options": {"include_usage": True}}
-    r = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps(body).encode(),
+def ask(port, text, n, form):
+    what = {"prompt": form.replace("{}", text)} if form else {"messages": [{"role": "user", "content": text}]}
+    body = {**what, "max_tokens": n, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
+    r = urllib.request.Request(f"http://127.0.0.1:{port}/v1/{'' if form else 'chat/'}completions", json.dumps(body).encode(),
                                {"Content-Type": "application/json"})
     first = last = None
     answer, count = "", 0
@@ -105,7 +106,7 @@ def ask(port, text, n):
             chunk = json.loads(line[6:])
             count = (chunk.get("usage") or {}).get("completion_tokens", count)
             for c in chunk["choices"]:
-                answer += c["delta"].get("content") or ""
+                answer += (c["text"] if form else c["delta"].get("content")) or ""
                 last = time.monotonic()
                 first = first or last
     return answer, (count - 1) / (last - first) if count > 8 else None
@@ -121,18 +122,19 @@ def main():
     a.add_argument("--rounds", type=int, default=2)
     a.add_argument("--only", choices=KINDS)
     a.add_argument("--compute", default="auto")
+    a.add_argument("--format")
     o = a.parse_args()
     more = ["--draft-max", o.draft_max] + (["--draft-model", o.draft_model] if o.draft_model else [])
     servers = [start(o.binary, o.model, ["--compute", o.compute, *flags]) for flags in ([], more)]
     try:
         for _, port in servers:
-            ask(port, "Hello.", 16)
+            ask(port, "Hello.", 16, o.format)
         for kind, texts in KINDS.items():
             if o.only and kind != o.only:
                 continue
             speed, ratio, equal = ([], []), [], True
             for text in texts * o.rounds:
-                (one, plain), (two, guessed) = [ask(port, text, o.tokens) for _, port in servers]
+                (one, plain), (two, guessed) = [ask(port, text, o.tokens, o.format) for _, port in servers]
                 equal &= one == two
                 if plain and guessed:
                     speed[0].append(plain)
