@@ -78,6 +78,10 @@ DENSE = ("llama", "qwen3", "gemma3", "smollm3")
 def test_models():
     for name in DENSE:
         check_case("test/golden/models/" + name, SEQUENCES)
+    case = "test/golden/models/llama"  # a large step
+    golden, small = tensors(case + "/golden.safetensors"), ["--ctx-size", 256, "--max-batched-tokens", 256]
+    got = logits(case, golden["s200.ids"][1], backend(), 8, small=small)[1]
+    assert worst(got, golden["s200.logits_last8"][1]) <= tolerance(case)
 
 
 def test_quantised():
