@@ -5,6 +5,8 @@
 
 #include "backend/pjrt/lower_int.h"
 
+enum { HALVES_TOK = 256 }; /* of a step whose products are limited by arithmetic */
+
 static int in(const struct lower *l, const struct sy_node *n, int k) { return l->val[n->in[k].id]; }
 
 int lower_field(struct lower *l, enum sy_field f)
@@ -238,8 +240,25 @@ static int softcap(struct lower *l, const struct sy_node *n)
     int a = in(l, n, 0), c = pj_splat(&l->h, (double)n->attr.c, a);
     return pj_binary(&l->h, "multiply", c, pj_unary(&l->h, "tanh", pj_binary(&l->h, "divide", a, c)));
 }
+/* Half of a large product's columns, as gate and up are: a product with those rows of the weight, since the whole
+ * would go through memory before the halves are multiplied. -1: something else. */
+static int half_of_product(struct lower *l, const struct sy_node *n)
+{
+    const struct sy_node *of = &l->node[n->in[0].id];
+    if (of->op != SY_OP_LINEAR || of->in[2].id || l->shape.tok < HALVES_TOK) return -1;
+    const struct sy_node *weight = &l->node[of->in[1].id];
+    const struct pj_wentry *e = pj_weight(l->w, weight->name);
+    int64_t lo = n->attr.part.lo, hi = n->attr.part.hi;
+    if (e->n_seg != 1 || e->seg->kind != PJ_DENSE || weight->attr.weight.exact || 2 * (hi - lo) != e->seg->rows)
+        return -1;
+    struct pj_dot d = {.over_a = 1, .over_b = 1};
+    return lower_dot(l, in(l, of, 0), pj_slice(&l->h, seg_matrix(l, e->seg), 0, lo, hi), &d);
+}
+
 static int part(struct lower *l, const struct sy_node *n)
 {
+    int half = half_of_product(l, n);
+    if (half >= 0) return half;
     return pj_slice(&l->h, in(l, n, 0), 1, n->attr.part.lo, n->attr.part.hi);
 }
 static struct pj_group group(const struct lower *l, const struct sy_node *n)
