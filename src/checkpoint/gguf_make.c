@@ -500,7 +500,8 @@ static void put_vocab(struct make *m, const struct sy_gguf_vocab *v)
         int value;
     } flags[] = {{"tokenizer.ggml.add_bos_token", v->add_bos},
                  {"tokenizer.ggml.add_eos_token", v->add_eos},
-                 {"tokenizer.ggml.add_space_prefix", v->add_space_prefix}};
+                 {"tokenizer.ggml.add_space_prefix", v->add_space_prefix},
+                 {"tokenizer.ggml.remove_extra_whitespaces", v->remove_extra_whitespaces}};
     key_text(m, "tokenizer.ggml.model", v->model, strlen(v->model));
     key_text(m, "tokenizer.ggml.pre", v->pre, strlen(v->pre));
     put_texts(m, "tokenizer.ggml.tokens", v->token, v->n_token);
@@ -511,6 +512,10 @@ static void put_vocab(struct make *m, const struct sy_gguf_vocab *v)
         sy_buf_add(&m->out->kv, v->score, v->n_token * sizeof *v->score);
     }
     if (v->merge) put_texts(m, "tokenizer.ggml.merges", v->merge, v->n_merge);
+    if (v->charsmap) {
+        array(m, "tokenizer.ggml.precompiled_charsmap", SY_GGUF_U8, v->n_charsmap);
+        sy_buf_add(&m->out->kv, v->charsmap, v->n_charsmap);
+    }
     for (size_t i = 0; i < SY_COUNT(ids); i++)
         if (ids[i].id >= 0) key_u32(m, ids[i].key, ids[i].id);
     for (size_t i = 0; i < SY_COUNT(flags); i++)

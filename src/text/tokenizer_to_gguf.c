@@ -118,13 +118,18 @@ static sy_status same(const struct maker *m, bool *yes)
 
 /* ---- tokens --------------------------------------------------------------------------------------------- */
 
+static int32_t unknown(const struct sy_tokenizer *t)
+{
+    return t->kind == MODEL_UNIGRAM ? t->unigram.unk : t->bpe.unk;
+}
+
 static int32_t type_of(const struct maker *m, int32_t id, bool bytes)
 {
     enum { NORMAL = 1, UNKNOWN, CONTROL, USER, UNUSED, BYTE };
     const struct vocab *v = &m->t->vocab;
     if (!vocab_has(v, id)) return UNUSED;
     unsigned flags = v->flags[id];
-    if (!bytes && id == m->t->bpe.unk) return UNKNOWN;
+    if (!bytes && id == unknown(m->t)) return UNKNOWN;
     if (flags & TOKEN_SPECIAL) return CONTROL;
     if (flags & TOKEN_ADDED) return USER;
     size_t n;
@@ -271,6 +276,40 @@ static sy_status try_sentencepiece(struct maker *m, size_t n_row, bool *yes)
     return st || !merged ? st : same(m, yes);
 }
 
+/* ---- Unigram: scores, and what sentencepiece does to a text first --------------------------------------- */
+
+/* The map of characters as sentencepiece stores it: the size of its table in bytes, then both parts. */
+static sy_status put_charsmap(struct maker *m)
+{
+    const struct norm *from = m->t->norm;
+    if (m->t->n_norm == 0 || from->kind != NORM_PRECOMPILED) return SY_OK;
+    unsigned char *map = sy_arena_get(m->mem, from->n_map + 4);
+    if (!map) return no_memory(m);
+    for (int i = 0; i < 4; i++) map[i] = (unsigned char)(from->n_unit * 4 >> 8 * i);
+    memcpy(map + 4, from->map, from->n_map);
+    m->out->charsmap = map;
+    m->out->n_charsmap = from->n_map + 4;
+    return SY_OK;
+}
+
+static sy_status try_unigram(struct maker *m, size_t n_row, bool *yes)
+{
+    float *score = sy_arena_array(m->mem, n_row, sizeof *score);
+    if (!score) return no_memory(m);
+    for (int32_t i = 0; i < m->t->vocab.n; i++) score[i] = (float)m->t->unigram.score[i];
+    sy_status st = put_tokens(m, n_row, false);
+    if (!st) st = put_charsmap(m);
+    m->out->model = "t5";
+    m->out->pre = "default";
+    m->out->score = score;
+    for (int k = 0; k < 4 && !st && !*yes; k++) {
+        m->out->add_space_prefix = !(k & 1);
+        m->out->remove_extra_whitespaces = k >> 1;
+        st = same(m, yes);
+    }
+    return st;
+}
+
 /* ---- byte-level BPE: the name of the pre-tokenizer ------------------------------------------------------ */
 
 /* Cuts the probe; the pieces lie one after the other in *out, each followed by a zero byte. */
@@ -368,10 +407,10 @@ static sy_status make(struct maker *m)
     if (m->probe.failed) return no_memory(m);
     bool yes = false;
     sy_status st = SY_OK;
-    if (m->t->kind == MODEL_BPE) {
-        if (!m->t->dec.bytes) g->unk = m->t->bpe.unk;
+    if (!m->t->dec.bytes) g->unk = unknown(m->t);
+    if (m->t->kind == MODEL_BPE)
         st = m->t->dec.bytes ? try_bytes(m, n_row, &yes) : try_sentencepiece(m, n_row, &yes);
-    }
+    if (m->t->kind == MODEL_UNIGRAM) st = try_unigram(m, n_row, &yes);
     return st || yes ? st
                      : sy_fail(m->err, SY_ENOSUP,
                                "no tokenizer that a GGUF can name cuts texts as this tokenizer.json does; "

@@ -296,6 +296,20 @@ def test_sentencepiece():
             same_tokens(d, golden["cases"])
 
 
+def test_unigram():
+    """What sentencepiece itself does to a text can be said in a GGUF; other steps cannot, as the golden tokenizer's."""
+    trim = [{"type": "Replace", "pattern": {"Regex": what}, "content": to} for what, to in (("\\A +|[ \u2581]+\\z", ""), (" {2,}", " "))]
+    for norm, scheme in ((None, "never"), ({"type": "Sequence", "normalizers": trim}, "always")):
+        with tempfile.TemporaryDirectory() as d:
+            tokenizer, config, golden = golden_tokenizer("unigram")
+            tokenizer["normalizer"] = norm
+            for part in ("pre_tokenizer", "decoder"):
+                tokenizer[part].update(prepend_scheme=scheme, split=False)
+            folder(d, tokenizer, config)
+            ok("convert", "-m", d, "-o", d + "/new.gguf", "--skip-check")
+            same_tokens(d, golden["cases"])
+
+
 def test_tokenizers_without_a_name():
     for name in ("bytelevel_llama3", "unigram"):  # two tokens of one id; a kind that is written by nobody
         with tempfile.TemporaryDirectory() as d:
