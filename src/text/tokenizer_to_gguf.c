@@ -408,8 +408,7 @@ static sy_status make(struct maker *m)
     bool yes = false;
     sy_status st = SY_OK;
     if (!m->t->dec.bytes) g->unk = unknown(m->t);
-    if (m->t->kind == MODEL_BPE)
-        st = m->t->dec.bytes ? try_bytes(m, n_row, &yes) : try_sentencepiece(m, n_row, &yes);
+    if (m->t->kind == MODEL_BPE) st = m->t->dec.bytes ? try_bytes(m, n_row, &yes) : try_sentencepiece(m, n_row, &yes);
     if (m->t->kind == MODEL_UNIGRAM) st = try_unigram(m, n_row, &yes);
     return st || yes ? st
                      : sy_fail(m->err, SY_ENOSUP,
