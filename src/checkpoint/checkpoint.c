@@ -139,7 +139,7 @@ static sy_status keep_stored(struct sy_checkpoint *c, struct sy_err *err)
 {
     struct sy_tensor *t = sy_arena_array(&c->mem, c->n_tensor + 1, sizeof *t);
     if (!t) return sy_ckpt_nomem(c, err);
-    memcpy(t, c->tensor, c->n_tensor * sizeof *t);
+    if (c->n_tensor) memcpy(t, c->tensor, c->n_tensor * sizeof *t);
     c->stored = t;
     c->n_stored = c->n_tensor;
     return SY_OK;
