@@ -268,7 +268,7 @@ static void scans(void **unused)
 
 /* ---- what rounding a state loses ------------------------------------------------------------------------------- */
 
-enum { D = 128, CHUNK = 512, N_DECAY = 6, N_HEAD = 4 };
+enum { D = 128, CHUNK = 128, N_DECAY = 6, N_HEAD = 4 };
 static const char *const head_names[N_HEAD] = {"delta rule", "keys alike", "varying decay", "no delta rule"};
 static const double decays[N_DECAY] = {0.5, 0.9, 0.99, 0.997, 0.9995, 1};
 
@@ -353,7 +353,7 @@ static void states_lose_little(void **unused)
 {
     (void)unused;
     const char *asked = getenv("SYSTOLE_STATE_TOKENS");
-    int n = (asked ? atoi(asked) : 1024) / CHUNK;
+    int n = (asked ? atoi(asked) : 256) / CHUNK;
     struct sy_kernels k;
     struct rounding *r = aligned_alloc(64, (sizeof *r + 63) / 64 * 64);
     assert_non_null(r);
