@@ -32,22 +32,32 @@ static const struct sy_name_rule block_gemma[] = {
     {"post_ffw_norm", "post_feedforward_layernorm", SY_NAME_NORM},
     {NULL, NULL, 0},
 };
+/* What tables of several architectures have in common: experts, the one that all tokens pass, latent attention. */
+#define EXPERTS(in, gate, up, down)                                                                                  \
+    {"ffn_gate_exps", in "experts.#." gate, SY_NAME_EXPERTS}, {"ffn_up_exps", in "experts.#." up, SY_NAME_EXPERTS},  \
+    {                                                                                                                \
+        "ffn_down_exps", in "experts.#." down, SY_NAME_EXPERTS                                                       \
+    }
+#define SHARED_EXPERT(in)                                                                                            \
+    {"ffn_gate_shexp", in "gate_proj", 0}, {"ffn_up_shexp", in "up_proj", 0}, { "ffn_down_shexp", in "down_proj", 0 }
+#define LATENT                                                                                                       \
+    {"attn_q_a", "self_attn.q_a_proj", 0}, {"attn_q_a_norm", "self_attn.q_a_layernorm", 0},                          \
+        {"attn_q_b", "self_attn.q_b_proj", 0}, {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa", 0},                 \
+        {"attn_kv_a_norm", "self_attn.kv_a_layernorm", 0}, {"attn_kv_b", "self_attn.kv_b_proj", 0},                  \
+        {"attn_k_b", "self_attn.k_b_proj", SY_NAME_FLAT},                                                            \
+    {                                                                                                                \
+        "attn_v_b", "self_attn.v_b_proj", SY_NAME_FLAT                                                               \
+    }
 static const struct sy_name_rule block_mixtral[] = {
     {"ffn_gate_inp", "block_sparse_moe.gate", 0},
-    {"ffn_gate_exps", "block_sparse_moe.experts.#.w1", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "block_sparse_moe.experts.#.w2", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "block_sparse_moe.experts.#.w3", SY_NAME_EXPERTS},
+    EXPERTS("block_sparse_moe.", "w1", "w3", "w2"),
     {NULL, NULL, 0},
 };
 static const struct sy_name_rule block_qwen_moe[] = {
     {"ffn_gate_inp", "mlp.gate", 0},
-    {"ffn_gate_exps", "mlp.experts.#.gate_proj", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "mlp.experts.#.up_proj", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "mlp.experts.#.down_proj", SY_NAME_EXPERTS},
+    EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj"),
     {"ffn_gate_inp_shexp", "mlp.shared_expert_gate", SY_NAME_ROW},
-    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj", 0},
-    {"ffn_up_shexp", "mlp.shared_expert.up_proj", 0},
-    {"ffn_down_shexp", "mlp.shared_expert.down_proj", 0},
+    SHARED_EXPERT("mlp.shared_expert."),
     {NULL, NULL, 0},
 };
 /* Norms behind the sublayers alone. */
@@ -71,52 +81,33 @@ static const struct sy_name_rule block_glm4_moe[] = {
     {"post_attention_norm", "post_attention_layernorm", 0},
     {"ffn_gate_inp", "mlp.gate", 0},
     {"exp_probs_b", "mlp.gate.e_score_correction_bias", SY_NAME_BARE},
-    {"ffn_gate_exps", "mlp.experts.#.gate_proj", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "mlp.experts.#.up_proj", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "mlp.experts.#.down_proj", SY_NAME_EXPERTS},
-    {"ffn_gate_shexp", "mlp.shared_experts.gate_proj", 0},
-    {"ffn_up_shexp", "mlp.shared_experts.up_proj", 0},
-    {"ffn_down_shexp", "mlp.shared_experts.down_proj", 0},
+    EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj"),
+    SHARED_EXPERT("mlp.shared_experts."),
     {NULL, NULL, 0},
 };
 static const struct sy_name_rule block_gpt_oss[] = {
     {"post_attention_norm", "post_attention_layernorm", 0},
     {"attn_sinks", "self_attn.sinks", SY_NAME_BARE},
     {"ffn_gate_inp", "mlp.router", 0},
-    {"ffn_gate_exps", "mlp.experts.#.gate_proj", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "mlp.experts.#.up_proj", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "mlp.experts.#.down_proj", SY_NAME_EXPERTS},
+    EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj"),
     {NULL, NULL, 0},
 };
 static const struct sy_name_rule block_deepseek[] = {
-    {"attn_q_a", "self_attn.q_a_proj", 0},
-    {"attn_q_a_norm", "self_attn.q_a_layernorm", 0},
-    {"attn_q_b", "self_attn.q_b_proj", 0},
-    {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa", 0},
-    {"attn_kv_a_norm", "self_attn.kv_a_layernorm", 0},
-    {"attn_kv_b", "self_attn.kv_b_proj", 0},
-    {"attn_k_b", "self_attn.k_b_proj", SY_NAME_FLAT},
-    {"attn_v_b", "self_attn.v_b_proj", SY_NAME_FLAT},
+    LATENT,
     {"indexer.k_norm", "self_attn.indexer.k_norm", 0},
     {"indexer.proj", "self_attn.indexer.weights_proj", 0},
     {"indexer.attn_k", "self_attn.indexer.wk", 0},
     {"indexer.attn_q_b", "self_attn.indexer.wq_b", 0},
     {"ffn_gate_inp", "mlp.gate", 0},
     {"exp_probs_b", "mlp.gate.e_score_correction_bias", SY_NAME_BARE},
-    {"ffn_gate_exps", "mlp.experts.#.gate_proj", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "mlp.experts.#.up_proj", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "mlp.experts.#.down_proj", SY_NAME_EXPERTS},
-    {"ffn_gate_shexp", "mlp.shared_experts.gate_proj", 0},
-    {"ffn_up_shexp", "mlp.shared_experts.up_proj", 0},
-    {"ffn_down_shexp", "mlp.shared_experts.down_proj", 0},
+    EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj"),
+    SHARED_EXPERT("mlp.shared_experts."),
     {NULL, NULL, 0},
 };
 static const struct sy_name_rule block_minimax_m2[] = {
     {"ffn_gate_inp", "block_sparse_moe.gate", 0},
     {"exp_probs_b", "block_sparse_moe.e_score_correction_bias", SY_NAME_BARE},
-    {"ffn_gate_exps", "block_sparse_moe.experts.#.w1", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "block_sparse_moe.experts.#.w3", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "block_sparse_moe.experts.#.w2", SY_NAME_EXPERTS},
+    EXPERTS("block_sparse_moe.", "w1", "w3", "w2"),
     {NULL, NULL, 0},
 };
 static const struct sy_name_rule block_lfm2[] = {
@@ -133,19 +124,13 @@ static const struct sy_name_rule block_lfm2[] = {
     {"ffn_down", "feed_forward.w2", 0},
     {"ffn_gate_inp", "feed_forward.gate", 0},
     {"exp_probs_b", "feed_forward.expert_bias", SY_NAME_BARE},
-    {"ffn_gate_exps", "feed_forward.experts.#.w1", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "feed_forward.experts.#.w3", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "feed_forward.experts.#.w2", SY_NAME_EXPERTS},
+    EXPERTS("feed_forward.", "w1", "w3", "w2"),
     {NULL, NULL, 0},
 };
 static const struct sy_name_rule block_llama4[] = {
     {"ffn_gate_inp", "feed_forward.router", 0},
-    {"ffn_gate_exps", "feed_forward.experts.#.gate_proj", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "feed_forward.experts.#.up_proj", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "feed_forward.experts.#.down_proj", SY_NAME_EXPERTS},
-    {"ffn_gate_shexp", "feed_forward.shared_expert.gate_proj", 0},
-    {"ffn_up_shexp", "feed_forward.shared_expert.up_proj", 0},
-    {"ffn_down_shexp", "feed_forward.shared_expert.down_proj", 0},
+    EXPERTS("feed_forward.", "gate_proj", "up_proj", "down_proj"),
+    SHARED_EXPERT("feed_forward.shared_expert."),
     {"ffn_gate", "feed_forward.gate_proj", 0},
     {"ffn_up", "feed_forward.up_proj", 0},
     {"ffn_down", "feed_forward.down_proj", 0},
@@ -180,13 +165,9 @@ static const struct sy_name_rule block_qwen3_next[] = {
     {"ssm_norm", "linear_attn.norm", 0},
     {"ssm_out", "linear_attn.out_proj", 0},
     {"ffn_gate_inp", "mlp.gate", 0},
-    {"ffn_gate_exps", "mlp.experts.#.gate_proj", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "mlp.experts.#.up_proj", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "mlp.experts.#.down_proj", SY_NAME_EXPERTS},
+    EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj"),
     {"ffn_gate_inp_shexp", "mlp.shared_expert_gate", SY_NAME_ROW},
-    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj", 0},
-    {"ffn_up_shexp", "mlp.shared_expert.up_proj", 0},
-    {"ffn_down_shexp", "mlp.shared_expert.down_proj", 0},
+    SHARED_EXPERT("mlp.shared_expert."),
     {NULL, NULL, 0},
 };
 static const struct sy_name_rule block_qwen35[] = {
@@ -201,15 +182,11 @@ static const struct sy_name_rule block_qwen35[] = {
     {"ssm_norm", "linear_attn.norm", 0},
     {"ssm_out", "linear_attn.out_proj", SY_NAME_TILED_COLS},
     {"ffn_gate_inp", "mlp.gate", 0},
-    {"ffn_gate_exps", "mlp.experts.#.gate_proj", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "mlp.experts.#.up_proj", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "mlp.experts.#.down_proj", SY_NAME_EXPERTS},
+    EXPERTS("mlp.", "gate_proj", "up_proj", "down_proj"),
     {"ffn_gate_up_exps", "mlp.experts.#.gate_proj", SY_NAME_EXPERTS | SY_NAME_HALVES},
     {"ffn_gate_up_exps", "mlp.experts.#.up_proj", SY_NAME_EXPERTS | SY_NAME_HALVES},
     {"ffn_gate_inp_shexp", "mlp.shared_expert_gate", SY_NAME_ROW},
-    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj", 0},
-    {"ffn_up_shexp", "mlp.shared_expert.up_proj", 0},
-    {"ffn_down_shexp", "mlp.shared_expert.down_proj", 0},
+    SHARED_EXPERT("mlp.shared_expert."),
     {NULL, NULL, 0},
 };
 /* Tensors of a Mamba-2 mixer, which stands in "mixer." or "mamba.". */
@@ -244,9 +221,7 @@ static const struct sy_name_rule whole_mamba[] = {
 static const struct sy_name_rule block_granite_hybrid[] = {
     MAMBA2("mamba."),
     {"ffn_gate_inp", "block_sparse_moe.router.layer", 0},
-    {"ffn_gate_exps", "block_sparse_moe.experts.#.gate_proj", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "block_sparse_moe.experts.#.up_proj", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "block_sparse_moe.experts.#.down_proj", SY_NAME_EXPERTS},
+    EXPERTS("block_sparse_moe.", "gate_proj", "up_proj", "down_proj"),
     {"ffn_gate_shexp", "shared_mlp.gate_proj", 0},
     {"ffn_up_shexp", "shared_mlp.up_proj", 0},
     {"ffn_down_shexp", "shared_mlp.output_linear", 0},
@@ -282,22 +257,11 @@ static const struct sy_name_rule block_kimi_linear[] = {
     {"ssm_a", "self_attn.A_log", SY_NAME_WHOLE | SY_NAME_NEG_EXP},
     {"ssm_dt.bias", "self_attn.dt_bias", SY_NAME_WHOLE},
     {"ssm_norm", "self_attn.o_norm", 0},
-    {"attn_q_a", "self_attn.q_a_proj", 0},
-    {"attn_q_a_norm", "self_attn.q_a_layernorm", 0},
-    {"attn_q_b", "self_attn.q_b_proj", 0},
-    {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa", 0},
-    {"attn_kv_a_norm", "self_attn.kv_a_layernorm", 0},
-    {"attn_kv_b", "self_attn.kv_b_proj", 0},
-    {"attn_k_b", "self_attn.k_b_proj", SY_NAME_FLAT},
-    {"attn_v_b", "self_attn.v_b_proj", SY_NAME_FLAT},
+    LATENT,
     {"ffn_gate_inp", "block_sparse_moe.gate", 0},
     {"exp_probs_b", "block_sparse_moe.gate.e_score_correction_bias", SY_NAME_BARE},
-    {"ffn_gate_exps", "block_sparse_moe.experts.#.w1", SY_NAME_EXPERTS},
-    {"ffn_down_exps", "block_sparse_moe.experts.#.w2", SY_NAME_EXPERTS},
-    {"ffn_up_exps", "block_sparse_moe.experts.#.w3", SY_NAME_EXPERTS},
-    {"ffn_gate_shexp", "block_sparse_moe.shared_experts.gate_proj", 0},
-    {"ffn_up_shexp", "block_sparse_moe.shared_experts.up_proj", 0},
-    {"ffn_down_shexp", "block_sparse_moe.shared_experts.down_proj", 0},
+    EXPERTS("block_sparse_moe.", "w1", "w3", "w2"),
+    SHARED_EXPERT("block_sparse_moe.shared_experts."),
     {NULL, NULL, 0},
 };
 /* Of Gemma 3n and 4: norms around the sublayers, an embedding for each layer. */
@@ -347,7 +311,7 @@ static const struct sy_name_rule none[] = {{NULL, NULL, 0}};
 /* Llama, Mistral and Mixtral are all converted to "llama"; gguf_config.c tells them apart by their keys. */
 static const struct sy_gguf_arch archs[] = {
     {"cohere2", "Cohere2ForCausalLM", "cohere2", "silu", .pattern = 4, .names = none},
-    {"deepseek2", "DeepseekV3ForCausalLM", "deepseek_v3", "silu", .names = block_deepseek},
+    {"deepseek2", "DeepseekV3ForCausalLM", "deepseek_v3", "silu", .latent = true, .names = block_deepseek},
     {"exaone4", "Exaone4ForCausalLM", "exaone4", "silu", .pattern = 4, .names = block_post_norm},
     {"falcon-h1", "FalconH1ForCausalLM", "falcon_h1", "silu", .names = block_falcon_h1, .whole = whole_falcon_h1},
     {"gemma2", "Gemma2ForCausalLM", "gemma2", "gelu_pytorch_tanh", .norm_plus_one = true, .pattern = 2,
@@ -357,8 +321,9 @@ static const struct sy_gguf_arch archs[] = {
     {"gemma3n", "Gemma3nForCausalLM", "gemma3n_text", "gelu_pytorch_tanh", .pattern = 5, .patterned = true,
      .names = block_gemma3n, .whole = whole_gemma3n},
     {"gemma4", "Gemma4ForCausalLM", "gemma4_text", "gelu_pytorch_tanh", .pattern = 6, .patterned = true,
-     .names = block_gemma4, .whole = whole_gemma3n},
-    {"glm-dsa", "GlmMoeDsaForCausalLM", "glm_moe_dsa", "silu", .names = block_deepseek, .next = next_layers},
+     .kv_by_layer = true, .wide_global = true, .names = block_gemma4, .whole = whole_gemma3n},
+    {"glm-dsa", "GlmMoeDsaForCausalLM", "glm_moe_dsa", "silu", .latent = true, .names = block_deepseek,
+     .next = next_layers},
     {"glm4", "Glm4ForCausalLM", "glm4", "silu", .part_rope = true, .names = block_glm4},
     {"glm4moe", "Glm4MoeForCausalLM", "glm4_moe", "silu", .part_rope = true, .names = block_glm4_moe,
      .next = next_layers},
@@ -366,9 +331,10 @@ static const struct sy_gguf_arch archs[] = {
     {"granite", "GraniteForCausalLM", "granite", "silu", .rope_pairs = true, .names = none},
     {"granitehybrid", "GraniteMoeHybridForCausalLM", "granitemoehybrid", "silu", .rope_pairs = true, .hybrid = true,
      .names = block_granite_hybrid, .dense = dense_granite_hybrid},
-    {"kimi-linear", "KimiLinearForCausalLM", "kimi_linear", "silu", .names = block_kimi_linear},
-    {"lfm2", "Lfm2ForCausalLM", "lfm2", "silu", .names = block_lfm2},
-    {"lfm2moe", "Lfm2MoeForCausalLM", "lfm2_moe", "silu", .names = block_lfm2},
+    {"kimi-linear", "KimiLinearForCausalLM", "kimi_linear", "silu", .latent = true, .kv_by_layer = true,
+     .names = block_kimi_linear},
+    {"lfm2", "Lfm2ForCausalLM", "lfm2", "silu", .kv_by_layer = true, .names = block_lfm2},
+    {"lfm2moe", "Lfm2MoeForCausalLM", "lfm2_moe", "silu", .kv_by_layer = true, .names = block_lfm2},
     {"llama", "LlamaForCausalLM", "llama", "silu", .rope_pairs = true, .pattern = 1, .names = block_mixtral},
     {"llama4", "Llama4ForCausalLM", "llama4_text", "silu", .names = block_llama4},
     {"mamba2", "Mamba2ForCausalLM", "mamba2", "silu", .names = block_mamba2, .whole = whole_mamba,

@@ -729,20 +729,17 @@ static void put_heads(struct build *b)
     b->n_head = b->arch->hybrid ? most_of_layers(b, heads, true)
                                 : sy_gguf_int_layers(&b->m, heads, b->d->n_layer, 1, INT32_MAX);
     int64_t n_kv = b->n_head;
-    bool kimi = !strcmp(b->arch->name, "kimi-linear"), four = !strcmp(b->arch->name, "gemma4");
-    bool mixed = !strncmp(b->arch->name, "lfm2", 4) || kimi || four; /* see their functions above */
-    bool latent = kimi || !strcmp(b->arch->name, "deepseek2") || !strcmp(b->arch->name, "glm-dsa");
-    if (!mixed && sy_gguf_find(&b->m, own(b, "attention.head_count_kv")))
+    if (!b->arch->kv_by_layer && sy_gguf_find(&b->m, own(b, "attention.head_count_kv")))
         n_kv = b->arch->hybrid ? most_of_layers(b, b->key, true)
                                : sy_gguf_int_layers(&b->m, b->key, b->d->n_layer, 1, INT32_MAX);
     put_int(b, "num_key_value_heads", n_kv);
-    if (latent) { /* latent_keys() */
+    if (b->arch->latent) {
         b->d->head_dim = sy_gguf_int(&b->m, own(b, "rope.dimension_count"), 2, 1 << 20);
         return;
     }
-    /* Gemma 4 has longer ones in the layers that see everything. */
-    int64_t d = four ? sy_gguf_int(&b->m, own(b, "attention.key_length_swa"), 1, 1 << 20)
-                     : sy_gguf_int_or(&b->m, own(b, "attention.key_length"), 0, 1, 1 << 20);
+    bool swa = b->arch->wide_global;
+    int64_t d = swa ? sy_gguf_int(&b->m, own(b, "attention.key_length_swa"), 1, 1 << 20)
+                    : sy_gguf_int_or(&b->m, own(b, "attention.key_length"), 0, 1, 1 << 20);
     if (d == 0 && hidden % b->n_head)
         sy_gguf_refuse(&b->m, SY_EFORMAT,
                        "key '%s' is missing, and 'embedding_length' %lld is no multiple of the %lld "
@@ -750,7 +747,7 @@ static void put_heads(struct build *b)
                        b->key, (long long)hidden, (long long)b->n_head);
     if (d == 0) d = hidden / b->n_head;
     int64_t d_v =
-        sy_gguf_int_or(&b->m, own(b, four ? "attention.value_length_swa" : "attention.value_length"), d, 1, 1 << 20);
+        sy_gguf_int_or(&b->m, own(b, swa ? "attention.value_length_swa" : "attention.value_length"), d, 1, 1 << 20);
     if (d_v != d)
         sy_gguf_refuse(&b->m, SY_ENOSUP,
                        "key '%s': expected the key length %lld, found %lld; heads whose values differ "
@@ -778,7 +775,7 @@ static void put_all(struct build *b, const struct sy_gguf *g)
     if (!m || !m->alone) {
         put_keys(b, common_keys);
         put_heads(b);
-        if (strcmp(b->arch->name, "gemma4")) put_rope(b, g); /* which has two: sy_gguf_gemma4() */
+        if (!b->arch->wide_global) put_rope(b, g);
     } else {
         b->d->head_dim = 2; /* of rows that no rope turns */
     }

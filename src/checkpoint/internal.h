@@ -212,6 +212,9 @@ struct sy_gguf_arch {
     bool part_rope;                   /* fewer dims than a head's may turn */
     bool hybrid;                      /* keys that layers have one each of may differ */
     bool patterned;                   /* which layers slide is always said */
+    bool latent;                      /* latent attention: a head is what turns of it */
+    bool kv_by_layer;                 /* numbers of KV heads say what a layer is: a function of the architecture's */
+    bool wide_global;                 /* layers that see everything have longer heads and a rope of their own */
     int32_t pattern;                  /* every so-manieth layer sees beyond the window; 1: none does; 0: no windows */
     const struct sy_name_rule *names; /* looked up before the common ones */
     const struct sy_name_rule *dense; /* looked up before those when a model without experts is written; or NULL */
