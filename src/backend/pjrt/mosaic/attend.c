@@ -9,7 +9,6 @@
 #define LOG2E 1.4426950408889634
 enum {
     SUMS = 128, /* a row's sum is kept in as many parts, and added up once */
-    TURN = 16,  /* blocks asked for in one turn, at most */
     PARTS = 8,  /* of a fetch */
 };
 
@@ -108,7 +107,8 @@ static int blocks_of(struct attend *x, const struct work *w, int fetch)
 static void blocks_start(struct attend *x, int place, int i, int32_t n, int slot)
 {
     struct mosaic *m = x->m;
-    int block[TURN], ksem = MO_AT(m, x->ksem, slot), vsem = MO_AT(m, x->vsem, slot), from = mo_add(m, place, i);
+    int block[MO_TURN_MAX], ksem = MO_AT(m, x->ksem, slot), vsem = MO_AT(m, x->vsem, slot),
+                            from = mo_add(m, place, i);
     int ssem = x->a->bytes ? MO_AT(m, x->ssem, slot) : -1;
     for (int32_t k = 0; k < n; k++) block[k] = mo_get(m, x->table, mo_add(m, from, num(x, k)));
     for (int32_t k = 0; k < n; k++) {

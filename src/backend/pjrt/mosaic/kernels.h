@@ -38,9 +38,10 @@ static inline int32_t mo_attend_rows(const struct mo_attend *a) /* of q: the las
     return a->n_tok + (a->tile > 1 ? a->tile : 0);
 }
 static inline int32_t mo_attend_wide(const struct mo_attend *a) { return (4 * a->n_kv + 127) / 128 * 128; }
+enum { MO_TURN_MAX = 16 };
 static inline int32_t mo_attend_turn(const struct mo_attend *a) /* blocks asked for at once */
 {
-    return a->fetch < 16 ? a->fetch : 16;
+    return a->fetch < MO_TURN_MAX ? a->fetch : MO_TURN_MAX;
 }
 /* The kernel of a bucket, with how much it takes at once; heads side by side of tiles of that many rows.
  * (lower_kernel.c) */
