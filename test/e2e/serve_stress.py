@@ -15,9 +15,9 @@ from support import lib
 from support.server import Server, chat, receive
 
 
-def body(path, ask):
+def body(path, ask, more=b""):
     data = json.dumps(ask).encode()
-    return b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), len(data), data)
+    return b"POST %s HTTP/1.1\r\nHost: x\r\n%sContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), more, len(data), data)
 
 
 def wait(what, seconds=10):
@@ -217,7 +217,7 @@ class Soak:
     def slow_readers(self, rng):
         c = self.s.raw(self.patience)
         c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        c.sendall(body("/v1/completions", {**self.ask(rng, 150), "stream": True, "logprobs": 20}))
+        c.sendall(body("/v1/completions", {**self.ask(rng, 150), "stream": True, "logprobs": 20}, b"Connection: close\r\n"))
         for _ in range(rng.randrange(3, 20)):
             time.sleep(0.02)
             if not c.recv(512):
@@ -229,7 +229,7 @@ class Soak:
         r = self.s.post(rng.choice(["/v1/completions", "/v1/chat/completions"]), bad)
         assert r.status == 400 and r.json["error"]["message"], r
         junk = bytes(rng.randrange(256) for _ in range(rng.randrange(1, 300)))
-        self.s.exchange(rng.choice([junk, b"GET /" + junk + b"\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: 5\r\n\r\n{}"])[:400], 0.1)
+        self.s.exchange(rng.choice([junk, b"GET /" + junk + b"\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: 5\r\n\r\n{}"])[:400], 0.1 / lib.SLOWER)
 
     def others(self, rng):
         assert len(self.s.ok("/v1/embeddings", {"input": ["a" * rng.randrange(1, 50)] * rng.randrange(1, 6)}, timeout=self.patience)["data"]) > 0

@@ -197,9 +197,10 @@ class Server:
         return self.idle()
 
 
-def receive(s, timeout=30):
+def receive(s, timeout=30, enough=1 << 40):
+    """What comes until the server closes, goes quiet, or enough bytes are there."""
     data, end = b"", time.time() + timeout * lib.SLOWER
-    while time.time() < end:
+    while time.time() < end and len(data) < enough:
         if not select.select([s], [], [], max(0, end - time.time()))[0]:
             break
         try:
