@@ -537,7 +537,7 @@ static void in_one(struct interp *m, const struct in_op *o)
         int64_t of = atoll(strchr(o->rest, ',') + 1);
         if (a->i % of) IN_FAIL(m, "%s: %lld is none of %lld", n, (long long)a->i, (long long)of);
         m->value[o->res[0]] = (struct in_value){.t = {.elem = IN_I32}, .i = a->i};
-    } else if (!strcmp(n, "tpu.memref_squeeze")) in_squeeze(m, o);
+    } else if (!strcmp(n, "tpu.memref_squeeze") || !strcmp(n, "tpu.erase_memref_layout")) in_squeeze(m, o);
     else if (!strcmp(n, "tpu.enqueue_dma")) in_start(m, o);
     else if (!strcmp(n, "tpu.wait_dma2")) in_wait(m, o);
     else if (!strncmp(n, "memref.", 7) || !strcmp(n, "vector.load") || !strcmp(n, "tpu.vector_store"))

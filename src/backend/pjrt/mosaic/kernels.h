@@ -38,6 +38,11 @@ static inline int32_t mo_attend_rows(const struct mo_attend *a) /* of q: the las
     return a->n_tok + (a->tile > 1 ? a->tile : 0);
 }
 static inline int32_t mo_attend_wide(const struct mo_attend *a) { return (4 * a->n_kv + 127) / 128 * 128; }
+/* Keys and values lie in memory as in HBM: asking for blocks is cheaper then, loading of them dearer. */
+static inline bool mo_attend_tiled(const struct mo_attend *a)
+{
+    return !a->bytes && a->n_kv * a->d > 128 && a->n_kv * a->block_len <= 256;
+}
 enum { MO_TURN_MAX = 16 };
 static inline int32_t mo_attend_turn(const struct mo_attend *a) /* blocks asked for at once */
 {

@@ -87,7 +87,21 @@ static int64_t count(const struct mo_type *t)
 /* ---- text -------------------------------------------------------------------------------------------------------
  */
 
-static void put_type(struct sy_buf *b, const struct mo_type *t)
+/* Tiles of 8 rows of 128, rows in pairs or fours where they are of fewer bytes; strides count tiles. */
+static void put_tiles(struct sy_buf *b, const struct mo_type *t)
+{
+    int n = t->n_dim;
+    int64_t stride[MO_DIM_MAX], all = 1;
+    for (int i = n - 1; i >= 0; i--) {
+        stride[i] = all;
+        all *= i == n - 1 ? sy_ceil_div(t->dim[i], 128) : i == n - 2 ? sy_ceil_div(t->dim[i], 8) : t->dim[i];
+    }
+    sy_buf_printf(b, ", #tpu.tiled<(8,128)(%d,1),[", 4 / mo_elem_bytes(t->elem));
+    for (int i = 0; i < n; i++) sy_buf_printf(b, i ? ",%lld" : "%lld", (long long)stride[i]);
+    sy_buf_text(b, "]>");
+}
+
+static void put_type_as(struct sy_buf *b, const struct mo_type *t, bool tiled)
 {
     static const char *const elem[] = {"f32", "bf16", "i8", "f8E4M3FN", "i32", "i1", "!tpu.dma_semaphore", "index"};
     static const char *const space[] = {"", "hbm", "vmem", "smem", "semaphore_mem"};
@@ -101,9 +115,12 @@ static void put_type(struct sy_buf *b, const struct mo_type *t)
         if (t->dim[i] < 0) sy_buf_text(b, "?x");
         else sy_buf_printf(b, "%dx", t->dim[i]);
     sy_buf_text(b, elem[t->elem]);
+    if (tiled) put_tiles(b, t);
     if (memory) sy_buf_printf(b, ", #tpu.memory_space<%s>", space[t->space]);
     sy_buf_char(b, '>');
 }
+
+static void put_type(struct sy_buf *b, const struct mo_type *t) { put_type_as(b, t, false); }
 
 /* Writes into the body: %v a value, %t the type of one, %T a type, %d a number, %s text. */
 static void put(struct mosaic *m, const char *fmt, ...)
@@ -188,13 +205,34 @@ int mo_output_in(struct mosaic *m, int input)
 
 int mo_scratch(struct mosaic *m, struct mo_type t) { return argument(m, t, &m->n_scratch); }
 
+int mo_scratch_tiled(struct mosaic *m, struct mo_type t)
+{
+    int n = m->n_arg;
+    (void)mo_scratch(m, t);
+    return m->tiled[n] = value(m, t);
+}
+
+/* What follows says shapes alone. */
+static void put_erased(const struct mosaic *m, struct sy_buf *out)
+{
+    for (int i = 0; i < m->n_arg && !m->failed; i++) {
+        if (!m->tiled[i]) continue;
+        const struct mo_type *t = &m->type[m->arg[i]];
+        sy_buf_printf(out, "  %%%d = \"tpu.erase_memref_layout\"(%%%d) : (", m->tiled[i], m->arg[i]);
+        put_type_as(out, t, true);
+        sy_buf_text(out, ") -> ");
+        put_type(out, t);
+        sy_buf_char(out, '\n');
+    }
+}
+
 sy_status mo_end(struct mosaic *m, struct sy_buf *out, struct sy_err *err)
 {
     sy_assert(m->failed || (m->n_loop == 0 && m->depth == 1));
     sy_buf_text(out, "module {\nfunc.func @kernel(%step: i32");
     for (int i = 0; i < m->n_arg && !m->failed; i++) {
         sy_buf_printf(out, ", %%%d: ", m->arg[i]);
-        put_type(out, &m->type[m->arg[i]]);
+        put_type_as(out, &m->type[m->arg[i]], m->tiled[i] > 0);
     }
     sy_buf_printf(out,
                   ") attributes {dimension_semantics = [#tpu.dimension_semantics<arbitrary>], iteration_bounds = "
@@ -203,6 +241,7 @@ sy_status mo_end(struct mosaic *m, struct sy_buf *out, struct sy_err *err)
                   m->n_prefetch, m->n_scratch);
     for (int i = 0; i < m->n_operand + m->n_result; i++) sy_buf_text(out, i ? ", {}" : "{}");
     sy_buf_text(out, "]} {\n");
+    put_erased(m, out);
     if (m->fixed.len) sy_buf_add(out, m->fixed.at, m->fixed.len);
     if (m->body.len) sy_buf_add(out, m->body.at, m->body.len);
     sy_buf_text(out, "  return\n}\n}\n");

@@ -34,6 +34,7 @@ struct mosaic {
     int n_loop;
     /* Arguments, in this order: scalars fetched before it starts, inputs and outputs in HBM, scratch. */
     int arg[MO_ARG_MAX], n_arg, n_prefetch, n_operand, n_result, n_scratch;
+    int tiled[MO_ARG_MAX]; /* by argument: the value of mo_scratch_tiled(); 0: it is of another kind */
     int alias[MO_ARG_MAX]; /* by result: the operand whose memory it is, scalars counted too; -1: its own */
     bool failed;
 };
@@ -47,6 +48,10 @@ int mo_input(struct mosaic *, struct mo_type);
 int mo_output(struct mosaic *, struct mo_type);
 int mo_output_in(struct mosaic *, int input); /* its memory, changed in place */
 int mo_scratch(struct mosaic *, struct mo_type);
+/* VMEM whose vectors lie as XLA lays them out in HBM, in tiles of 8 rows, on chips too whose compiler would take more:
+ * a transfer between wider arrays that lie differently has its strides written down first, which takes three times
+ * as long as asking for it. */
+int mo_scratch_tiled(struct mosaic *, struct mo_type);
 SY_CHECK sy_status mo_end(struct mosaic *, struct sy_buf *out, struct sy_err *);
 /* backend_config of the custom call tpu_custom_call: the kernel's text, its operands of HBM kept there, at most that
  * much VMEM. It checks no bounds when it runs: the interpreter of the tests does. */
