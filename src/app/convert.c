@@ -32,7 +32,7 @@ static const struct sy_flag flags[] = {
      .help = "what the layers' matrices become; stored: the same numbers, bit for bit"},
     {.name = "no-tokenizer",
      .kind = SY_FLAG_SWITCH,
-     .help = "leave the tokenizer out of a GGUF that is made of a folder"},
+     .help = "leave the tokenizer out, but of a GGUF that is made of another one"},
     {.name = "skip-check",
      .kind = SY_FLAG_SWITCH,
      .help = "do not run both models to print how far the new one is from the old"},
@@ -96,6 +96,43 @@ static sy_status copy_tokenizer(struct sy_args *a, const char *from, const char 
         const char *y = sy_arena_printf(&a->arena, "%s/%s", to, names[i]);
         st = x && y ? copy_file(a, x, y, err) : sy_fail(err, SY_ENOMEM, "no memory for the name of a file");
     }
+    return st;
+}
+
+static sy_status write_text(struct sy_args *a, const char *folder, const char *name, const struct sy_buf *text,
+                            struct sy_err *err)
+{
+    const char *path = sy_arena_printf(&a->arena, "%s/%s", folder, name);
+    if (!path) return sy_fail(err, SY_ENOMEM, "no memory for the name of a file");
+    FILE *f = fopen(path, "wb");
+    bool bad = !f || fwrite(text->at, 1, text->len, f) != text->len;
+    if (f && fclose(f)) bad = true;
+    return bad ? sy_fail(err, SY_EIO, "cannot write '%s': %s", path, strerror(errno)) : SY_OK;
+}
+
+/* A GGUF's tokenizer into a folder; where it has no form there, it is said. */
+static sy_status write_tokenizer(struct sy_args *a, const struct sy_checkpoint *c, const char *folder,
+                                 struct sy_err *err)
+{
+    const struct sy_gguf_vocab *vocab = sy_checkpoint_gguf_vocab(c);
+    struct sy_buf json, config;
+    size_t n = 0;
+    if (!vocab) return SY_OK;
+    const char *template = sy_checkpoint_chat_template(c, &n);
+    sy_buf_init(&json, &a->app->env, 0);
+    sy_buf_init(&config, &a->app->env, 0);
+    sy_status st = sy_tokenizer_to_json(&a->app->env, vocab, template, n, &json, &config, err);
+    if (st == SY_ENOSUP || st == SY_EFORMAT) {
+        if (!a->app->quiet)
+            fprintf(stderr, "the tokenizer stays in '%s': put the model's tokenizer.json into the folder (%s)\n",
+                    sy_checkpoint_path(c), err->msg);
+        err->code = st = SY_OK;
+    } else {
+        if (!st) st = write_text(a, folder, "tokenizer.json", &json, err);
+        if (!st) st = write_text(a, folder, "tokenizer_config.json", &config, err);
+    }
+    sy_buf_release(&json);
+    sy_buf_release(&config);
     return st;
 }
 
@@ -218,7 +255,8 @@ static sy_status convert(struct sy_args *a, const char *model, const char *temp,
     if (st) return st;
     sy_progress_init(&bar, &a->app->env, a->app->progress, "converting");
     bool gguf = names_gguf(sy_arg_text(a, "out")), folder = !strcmp(sy_checkpoint_kind(ckpt), "safetensors");
-    if (gguf && folder && sy_checkpoint_tokenizer_json(ckpt) && !sy_arg_on(a, "no-tokenizer")) {
+    bool with_tokenizer = !sy_arg_on(a, "no-tokenizer");
+    if (gguf && folder && sy_checkpoint_tokenizer_json(ckpt) && with_tokenizer) {
         st = sy_tokenizer_to_gguf(&a->app->env, ckpt, &a->arena, &source, &vocab, err);
         opt.vocab = &vocab;
     }
@@ -226,9 +264,8 @@ static sy_status convert(struct sy_args *a, const char *model, const char *temp,
         st = (gguf ? sy_checkpoint_convert_gguf : sy_checkpoint_convert)(&a->app->env, ckpt, temp, &opt, res, err);
     sy_progress_end(&bar);
     if (!st && folder && gguf) st = check_same(a, ckpt, temp, err);
-    if (!st && folder && !gguf) st = copy_tokenizer(a, model, temp, err);
-    if (!st && !folder && !gguf && !a->app->quiet)
-        fprintf(stderr, "the tokenizer stays in '%s': put the model's tokenizer.json into the folder\n", model);
+    if (!st && !gguf && with_tokenizer)
+        st = folder ? copy_tokenizer(a, model, temp, err) : write_tokenizer(a, ckpt, temp, err);
     sy_tokenizer_free(source);
     sy_checkpoint_free(ckpt);
     return sy_while(err, st, "converting '%s'", model);

@@ -492,9 +492,10 @@ static void put_vocab(struct make *m, const struct sy_gguf_vocab *v)
     const struct {
         const char *key;
         int64_t id;
-    } ids[] = {{"tokenizer.ggml.bos_token_id", v->bos},     {"tokenizer.ggml.eos_token_id", v->eos},
-               {"tokenizer.ggml.eot_token_id", v->eot},     {"tokenizer.ggml.eom_token_id", v->eom},
-               {"tokenizer.ggml.unknown_token_id", v->unk}, {"tokenizer.ggml.padding_token_id", v->pad}};
+    } ids[] = {{"tokenizer.ggml.bos_token_id", v->bos},       {"tokenizer.ggml.eos_token_id", v->eos},
+               {"tokenizer.ggml.eot_token_id", v->eot},       {"tokenizer.ggml.eom_token_id", v->eom},
+               {"tokenizer.ggml.unknown_token_id", v->unk},   {"tokenizer.ggml.padding_token_id", v->pad},
+               {"tokenizer.ggml.seperator_token_id", v->sep}, {"tokenizer.ggml.cls_token_id", v->cls}};
     const struct {
         const char *key;
         int value;

@@ -62,6 +62,7 @@ static void run_ops(const struct decoder *d, size_t lo, size_t hi, enum place at
         case DEC_REPLACE: replace_text(side, s, n, op->from, op->n_from, op->text, op->n_text); break;
         case DEC_METASPACE:
             replace_text(side, s, n, op->from, op->n_from, " ", first && op->drop_first ? 0 : 1);
+            tidy = op->cleanup;
             break;
         case DEC_SUFFIX: replace_text(side, s, n, op->from, op->n_from, " ", at != PLACE_LAST); break;
         case DEC_STRIP:

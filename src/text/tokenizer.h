@@ -24,7 +24,12 @@ SY_CHECK sy_status sy_tokenizer_from_gguf(const struct sy_env *, const struct sy
  */
 SY_CHECK sy_status sy_tokenizer_to_gguf(const struct sy_env *, const struct sy_checkpoint *, struct sy_arena *mem,
                                         struct sy_tokenizer **source, struct sy_gguf_vocab *out, struct sy_err *);
-/* Either of the above, by what the checkpoint has; *out = NULL and SY_OK when it has none. */
+/* A GGUF's tokenizer as a folder holds it: the texts of tokenizer.json and tokenizer_config.json, which replace what
+ * the two hold. template may be NULL. SY_ENOSUP when no tokenizer.json is known that cuts texts the same way. */
+SY_CHECK sy_status sy_tokenizer_to_json(const struct sy_env *, const struct sy_gguf_vocab *, const char *template,
+                                        size_t n_template, struct sy_buf *json, struct sy_buf *config,
+                                        struct sy_err *);
+/* Either of the first two, by what the checkpoint has; *out = NULL and SY_OK when it has none. */
 SY_CHECK sy_status sy_tokenizer_open(const struct sy_env *, const struct sy_checkpoint *, struct sy_tokenizer **out,
                                      struct sy_err *);
 void sy_tokenizer_free(struct sy_tokenizer *);

@@ -149,15 +149,14 @@ static sy_status wrap(struct load *l, bool add_bos, bool add_eos)
 
 /* ---- kinds ------------------------------------------------------------------------------------------- */
 
-/* Between a merge's two parts; the left one may be a space itself. */
-static const char *space_in(struct sy_text merge)
+const char *sy_merge_space(struct sy_text merge)
 {
     return merge.n > 1 ? memchr(merge.at + 1, ' ', merge.n - 1) : NULL;
 }
 
 static void prefetch(const struct load *l, struct sy_text merge)
 {
-    const char *space = space_in(merge);
+    const char *space = sy_merge_space(merge);
     if (!space) return;
     sy_vocab_prefetch(&l->t->vocab, merge.at, (size_t)(space - merge.at));
     sy_vocab_prefetch(&l->t->vocab, space + 1, merge.n - (size_t)(space + 1 - merge.at));
@@ -170,7 +169,7 @@ static sy_status read_merges(struct load *l)
     size_t n_unknown = 0;
     sy_status st = sy_bpe_merges_init(&l->t->bpe, l->t->env, g->n_merge, l->err);
     for (size_t i = 0; i < g->n_merge && st == SY_OK; i++) {
-        const char *a = g->merge[i].at, *space = space_in(g->merge[i]);
+        const char *a = g->merge[i].at, *space = sy_merge_space(g->merge[i]);
         size_t n = g->merge[i].n;
         if (i + PREFETCH_AHEAD < g->n_merge) prefetch(l, g->merge[i + PREFETCH_AHEAD]);
         if (!space) return sy_fail(l->err, SY_EFORMAT, "tokenizer.ggml.merges: merge %zu: expected two tokens", i);
@@ -294,7 +293,8 @@ static sy_status load_bert(struct load *l)
     if (st == SY_OK) st = sy_tokenizer_add_op(l->t, DEC_METASPACE, &o, l->err);
     if (st != SY_OK) return st;
     /* The converter turned "word" into U+2581 "word", and "##ing" into "ing". */
-    *o = (struct dec_op){.kind = DEC_METASPACE, .from = MARK, .n_from = strlen(MARK), .drop_first = true};
+    *o = (struct dec_op){
+        .kind = DEC_METASPACE, .from = MARK, .n_from = strlen(MARK), .cleanup = true, .drop_first = true};
     l->t->dec.n_before = 1;
     st = sy_wordpiece_finish(l->t, MARK, "", l->err);
     return st == SY_OK ? sy_tokenizer_wrap(l->t, &l->cls, 1, &l->sep, 1, l->err) : st;

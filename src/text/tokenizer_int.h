@@ -15,6 +15,7 @@ enum {
     STEP_DEPTH_MAX = 16,       /* nesting of "Sequence" steps                                   */
     STEP_COUNT_MAX = 64,       /* steps of one kind after flattening                            */
     PROBE_MAX = 1 << 12,       /* hash probes; reached by a file made to collide only           */
+    CUT_WORK_MAX = 1 << 28,    /* squared lengths of all tokens, where they are cut everywhere  */
 };
 
 /* ---- tables (vocab.c) -------------------------------------------------------------------------------- */
@@ -234,6 +235,9 @@ void sy_bpe_finish(struct sy_tokenizer *); /* after merges and flags */
 SY_CHECK sy_status sy_bpe_merges_init(struct bpe *, const struct sy_env *, size_t n, struct sy_err *);
 SY_CHECK sy_status sy_bpe_merge_add(struct bpe *, const struct vocab *, uint32_t rank, const char *a, size_t n_a,
                                     const char *b, size_t n_b, struct sy_err *);
+/* tokenizer_gguf.c. Between the two parts of a GGUF's merge, the left one of which may be a space itself; NULL: none.
+ */
+const char *sy_merge_space(struct sy_text merge);
 void sy_bpe_release(struct bpe *, const struct sy_env *);
 SY_CHECK sy_status sy_bpe_encode(struct work *, const char *s, size_t n, struct sy_err *);
 
@@ -280,7 +284,7 @@ struct dec_op {
     size_t n_from, n_text;
     uint32_t ch; /* STRIP */
     uint32_t start, stop;
-    bool cleanup, drop_first; /* WORDPIECE; METASPACE: the first token loses its marks */
+    bool cleanup, drop_first; /* WORDPIECE, METASPACE; METASPACE: the first token loses its marks */
 };
 struct decoder {
     bool bytes; /* ByteLevel: tokens are bytes of one UTF-8 text */
@@ -336,4 +340,18 @@ SY_CHECK sy_status sy_norm_use_charsmap(struct sy_tokenizer *, struct norm *, co
 /* What goes around the text; once. */
 SY_CHECK sy_status sy_tokenizer_wrap(struct sy_tokenizer *, const int32_t *head, size_t n_head, const int32_t *tail,
                                      size_t n_tail, struct sy_err *);
+/* tokenizer_same.c. Characters of every class that pre-tokenizers tell apart, in an order that has no order. */
+void sy_tokenizer_probe(struct sy_buf *);
+/* Whether both cut texts that tell tokenizers apart, t's tokens among them, the same way, and decode them so. */
+SY_CHECK sy_status sy_tokenizer_same(const struct sy_tokenizer *t, const struct sy_tokenizer *, bool *yes,
+                                     struct sy_err *);
+/* Walks the ways to cut s[0..n) into two tokens that the model may produce: for (size_t at = 0; ...(v, s, n, &at);).
+ * Of all tokens that takes their squared lengths: within reason? */
+bool sy_token_next_cut(const struct vocab *, const char *s, size_t n, size_t *at);
+bool sy_vocab_cuts_cheap(const struct vocab *);
+/* The token of what no token stands for; -1: none. */
+static inline int32_t tokenizer_unknown(const struct sy_tokenizer *t)
+{
+    return t->kind == MODEL_UNIGRAM ? t->unigram.unk : t->kind == MODEL_BPE ? t->bpe.unk : t->wordpiece.unk;
+}
 #define fail_memory(err, what) sy_fail(err, SY_ENOMEM, "no memory for %s", what)

@@ -4,10 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/rng.h"
 #include "text/tokenizer_int.h"
-
-enum { PROBE_PIECES = 16384, ADDED_BYTES_MAX = 1 << 18 };
 
 struct maker {
     const struct sy_env *env;
@@ -21,82 +18,10 @@ struct maker {
 
 static sy_status no_memory(const struct maker *m) { return fail_memory(m->err, "the tokenizer"); }
 
-/* ---- texts that tell tokenizers apart ------------------------------------------------------------------- */
-
-/* Characters of every class that pre-tokenizers tell apart, in an order that has no order. */
-static void make_probe(struct maker *m)
-{
-    static const char *const piece[] = {
-        "a",      "b",      "Z",      "Q",
-        "\u00e9", "\u00c9", "\u00df", "\u01c5",
-        "\u02b0", "\u4f60", "\u597d", "\u3072",
-        "\u30ab", "\ud55c", "\u0e01", "\u093e",
-        "\u0301", "\u0410", "\u0431", "\u03a9",
-        "\u05d0", "\u0639", "0",      "7",
-        "12",     "345",    "\u0663", "\u00b2",
-        "\u2167", "'",      "\"",     "\u2019",
-        "-",      "_",      "/",      "(",
-        ")",      "!",      "?",      ".",
-        ",",      "\u3002", "\u3001", "\uff0c",
-        "$",      "+",      "<",      ">",
-        "=",      "^",      "~",      "|",
-        "`",      "\\",     "@",      "#",
-        "%",      "&",      "*",      ":",
-        ";",      "[",      "]",      "{",
-        "}",      "\u20ac", "\u00b0", "\u2014",
-        " ",      " ",      "  ",     "    ",
-        "\t",     "\n",     "\n\n",   "\r\n",
-        "\u00a0", "\u3000", "'s",     "'S",
-        "'re",    "'LL",    "'ve",    "'d",
-        "n't",    "don",    "the",    " the",
-        "ing",    "\u200d", "\ufe0f", "\xf0\x9f\x98\x80",
-    };
-    sy_buf_text(&m->probe, "Hello world, it's 2024-05-17: \"we'll\" see aaaaaaa ======= 1234567890 times.\n\n  x  ");
-    for (uint64_t i = 0; i < PROBE_PIECES; i++) sy_buf_text(&m->probe, piece[sy_rng_u64(7, i) % SY_COUNT(piece)]);
-}
-
-/* Added tokens among other text, as many as are worth the time. */
-static void add_added(const struct maker *m, struct sy_buf *b)
-{
-    static const char *const between[] = {"x", " ", " y ", "", "\n"};
-    for (int32_t i = 0; i < m->t->vocab.n && b->len < ADDED_BYTES_MAX; i++) {
-        size_t n;
-        if (!vocab_has(&m->t->vocab, i) || !(m->t->vocab.flags[i] & TOKEN_ADDED)) continue;
-        const char *s = vocab_text(&m->t->vocab, i, &n);
-        sy_buf_text(b, between[(unsigned)i % SY_COUNT(between)]);
-        sy_buf_add(b, s, n);
-        sy_buf_text(b, between[((unsigned)i + 3) % SY_COUNT(between)]);
-    }
-}
-
-static sy_status same_on(const struct maker *m, const struct sy_tokenizer *g, const char *s, size_t n, bool *same)
-{
-    struct sy_ids a, b;
-    struct sy_buf x, y;
-    sy_ids_init(&a, m->env);
-    sy_ids_init(&b, m->env);
-    sy_buf_init(&x, m->env, 0);
-    sy_buf_init(&y, m->env, 0);
-    sy_status st = sy_tokenizer_encode(m->t, s, n, SY_ENCODE_SPECIAL, &a, m->err);
-    if (!st) st = sy_tokenizer_encode(g, s, n, SY_ENCODE_SPECIAL, &b, m->err);
-    if (!st && (a.n != b.n || (a.n && memcmp(a.at, b.at, a.n * sizeof *a.at) != 0))) *same = false;
-    if (!st && *same) st = sy_tokenizer_decode(m->t, a.at, a.n, true, &x, m->err);
-    if (!st && *same) st = sy_tokenizer_decode(g, b.at, b.n, true, &y, m->err);
-    if (!st && (x.len != y.len || (x.len && memcmp(x.at, y.at, x.len) != 0))) *same = false;
-    if (!st && (x.failed || y.failed)) st = no_memory(m);
-    sy_ids_release(&a);
-    sy_ids_release(&b);
-    sy_buf_release(&x);
-    sy_buf_release(&y);
-    return st;
-}
-
 /* Whether what stands in *out reads as the same tokenizer. */
 static sy_status same(const struct maker *m, bool *yes)
 {
-    static const char *const some[] = {"", "a", " a", "a ", "\n", "  two  spaces "};
     struct sy_tokenizer *g = NULL;
-    struct sy_buf added;
     *yes = true;
     sy_status st = sy_tokenizer_from_gguf(m->env, m->out, "the GGUF's tokenizer", &g, m->err);
     if (st == SY_EFORMAT || st == SY_ENOSUP) {
@@ -104,24 +29,12 @@ static sy_status same(const struct maker *m, bool *yes)
         *yes = false;
         return SY_OK;
     }
-    if (st) return st;
-    sy_buf_init(&added, m->env, 0);
-    add_added(m, &added);
-    if (added.failed) st = no_memory(m);
-    for (size_t i = 0; i < SY_COUNT(some) && !st && *yes; i++) st = same_on(m, g, some[i], strlen(some[i]), yes);
-    if (!st && *yes) st = same_on(m, g, m->probe.at, m->probe.len, yes);
-    if (!st && *yes && added.len) st = same_on(m, g, added.at, added.len, yes);
-    sy_buf_release(&added);
+    if (!st) st = sy_tokenizer_same(m->t, g, yes, m->err);
     sy_tokenizer_free(g);
     return st;
 }
 
 /* ---- tokens --------------------------------------------------------------------------------------------- */
-
-static int32_t unknown(const struct sy_tokenizer *t)
-{
-    return t->kind == MODEL_UNIGRAM ? t->unigram.unk : t->bpe.unk;
-}
 
 static int32_t type_of(const struct maker *m, int32_t id, bool bytes)
 {
@@ -129,7 +42,7 @@ static int32_t type_of(const struct maker *m, int32_t id, bool bytes)
     const struct vocab *v = &m->t->vocab;
     if (!vocab_has(v, id)) return UNUSED;
     unsigned flags = v->flags[id];
-    if (!bytes && id == unknown(m->t)) return UNKNOWN;
+    if (!bytes && id == tokenizer_unknown(m->t)) return UNKNOWN;
     if (flags & TOKEN_SPECIAL) return CONTROL;
     if (flags & TOKEN_ADDED) return USER;
     size_t n;
@@ -139,6 +52,20 @@ static int32_t type_of(const struct maker *m, int32_t id, bool bytes)
     if (bytes || n != 6 || sscanf(s, "<0x%2X>", &byte) != 1) return NORMAL;
     snprintf(back, sizeof back, "<0x%02X>", byte);
     return memcmp(back, s, 6) ? NORMAL : BYTE;
+}
+
+/* The text of token id there. Of WordPiece a GGUF marks the beginning of words, a tokenizer.json their other parts.
+ */
+static sy_status text_of(struct maker *m, int32_t id, struct sy_text *out)
+{
+    const struct sy_tokenizer *t = m->t;
+    out->at = vocab_text(&t->vocab, id, &out->n);
+    if (t->kind != MODEL_WORDPIECE || t->vocab.flags[id] & TOKEN_ADDED) return SY_OK;
+    bool first = out->n < 2 || memcmp(out->at, "##", 2) != 0;
+    if (first) out->at = sy_arena_printf(m->mem, "\u2581%s", out->at);
+    else out->at += 2;
+    out->n = first ? out->n + strlen("\u2581") : out->n - 2;
+    return out->at ? SY_OK : no_memory(m);
 }
 
 /* Every row of the embedding has a token; those that tokenizer.json does not name are unused. */
@@ -151,7 +78,8 @@ static sy_status put_tokens(struct maker *m, size_t n_row, bool bytes)
     for (size_t i = 0; i < n_row; i++) {
         type[i] = type_of(m, (int32_t)i, bytes);
         if (vocab_has(v, (int64_t)i)) {
-            token[i].at = vocab_text(v, (int32_t)i, &token[i].n);
+            sy_status st = text_of(m, (int32_t)i, &token[i]);
+            if (st) return st;
             continue;
         }
         char name[40];
@@ -219,9 +147,7 @@ static int32_t count_cuts(const struct vocab *v, int32_t id)
     size_t n;
     const char *s = vocab_text(v, id, &n);
     int32_t cuts = 0;
-    for (size_t i = 1; i < n; i++)
-        if (((unsigned char)s[i] & 0xc0) != 0x80)
-            cuts += sy_vocab_find_model(v, s, i) >= 0 && sy_vocab_find_model(v, s + i, n - i) >= 0;
+    for (size_t at = 0; sy_token_next_cut(v, s, n, &at);) cuts++;
     return cuts;
 }
 
@@ -236,6 +162,7 @@ static sy_status put_scores(struct maker *m, size_t n_row, bool *yes)
     char *text = sy_arena_get(m->mem, 2 * TOKEN_BYTES_MAX + 1);
     if (!score || !cuts || !text) return no_memory(m);
     *yes = false;
+    if (!sy_vocab_cuts_cheap(v)) return SY_OK;
     for (size_t i = 0; i < sy_json_len(merges); i++) {
         struct pair p;
         if (!merge_at(merges, i, &p) || p.n_a + p.n_b > 2 * TOKEN_BYTES_MAX) return SY_OK;
@@ -308,6 +235,16 @@ static sy_status try_unigram(struct maker *m, size_t n_row, bool *yes)
         st = same(m, yes);
     }
     return st;
+}
+
+static sy_status try_wordpiece(struct maker *m, size_t n_row, bool *yes)
+{
+    sy_status st = put_tokens(m, n_row, false);
+    m->out->model = "bert";
+    m->out->pre = "default";
+    m->out->cls = m->t->n_head == 1 ? m->t->head[0] : -1;
+    m->out->sep = m->t->n_tail == 1 ? m->t->tail[0] : -1;
+    return st ? st : same(m, yes);
 }
 
 /* ---- byte-level BPE: the name of the pre-tokenizer ------------------------------------------------------ */
@@ -403,13 +340,14 @@ static sy_status make(struct maker *m)
     put_ends(m);
     g->add_bos = m->t->n_head > 0;
     g->add_eos = m->t->n_tail > 0;
-    make_probe(m);
+    sy_tokenizer_probe(&m->probe);
     if (m->probe.failed) return no_memory(m);
     bool yes = false;
     sy_status st = SY_OK;
-    if (!m->t->dec.bytes) g->unk = unknown(m->t);
+    if (!m->t->dec.bytes) g->unk = tokenizer_unknown(m->t);
     if (m->t->kind == MODEL_BPE) st = m->t->dec.bytes ? try_bytes(m, n_row, &yes) : try_sentencepiece(m, n_row, &yes);
     if (m->t->kind == MODEL_UNIGRAM) st = try_unigram(m, n_row, &yes);
+    if (m->t->kind == MODEL_WORDPIECE) st = try_wordpiece(m, n_row, &yes);
     return st || yes ? st
                      : sy_fail(m->err, SY_ENOSUP,
                                "no tokenizer that a GGUF can name cuts texts as this tokenizer.json does; "

@@ -253,12 +253,15 @@ def golden_tokenizer(name):
 
 
 def same_tokens(d, cases):
-    """The folder's tokens and the GGUF's, of all cases' texts and of them one after the other."""
+    """The folder's tokens, the GGUF's, and those of a folder made of that one, of all cases' texts and of them one after the other."""
     texts = [c["text"].encode("utf-8", "surrogatepass") for c in cases]
+    ok("convert", "-m", d, "-o", d + "/new.gguf", "--skip-check")
+    said = text(lib.run("convert", "-m", d + "/new.gguf", "-o", d + "/back", "--skip-check").stderr)
+    assert said == "" and os.path.exists(d + "/back/tokenizer.json"), said
     for body, flags in ((b"\n|".join(texts), ("--special", "--plain")), (texts[-1], ("--special",))):
         for more in flags:
-            want, got = (ok("tokenize", "-m", m, "--json", more, stdin=body) for m in (d, d + "/new.gguf"))
-            assert want == got, (body[:40], more)
+            want, *got = (ok("tokenize", "-m", m, "--json", more, stdin=body) for m in (d, d + "/new.gguf", d + "/back"))
+            assert got == [want, want], (body[:40], more)
 
 
 def test_tokenizers():
@@ -267,12 +270,11 @@ def test_tokenizers():
         with tempfile.TemporaryDirectory() as d:
             tokenizer, config, golden = golden_tokenizer(name)
             folder(d, tokenizer, config, "{{ messages[0].content }} \u00e9 {{ eos_token }}")
-            ok("convert", "-m", d, "-o", d + "/new.gguf", "--skip-check")
             same_tokens(d, golden["cases"])
             with open(d + "/m.json", "w") as f:
                 json.dump([{"role": "user", "content": "Hi"}], f)
-            told[name] = [text(ok("template", "-m", m, "--messages", d + "/m.json")) for m in (d, d + "/new.gguf")]
-            assert told[name][0] == told[name][1] and "Hi \u00e9" in told[name][0], told
+            told[name] = [text(ok("template", "-m", m, "--messages", d + "/m.json")) for m in (d, d + "/new.gguf", d + "/back")]
+            assert len(set(told[name])) == 1 and "Hi \u00e9" in told[name][0], told
 
 
 def split_everywhere(tokenizer):
@@ -292,7 +294,6 @@ def test_sentencepiece():
             assert "--no-tokenizer" in refused(4, "convert", "-m", d, "-o", d + "/new.gguf"), name
             split_everywhere(tokenizer)
             folder(d, tokenizer, config)
-            ok("convert", "-m", d, "-o", d + "/new.gguf", "--skip-check")
             same_tokens(d, golden["cases"])
 
 
@@ -306,8 +307,46 @@ def test_unigram():
             for part in ("pre_tokenizer", "decoder"):
                 tokenizer[part].update(prepend_scheme=scheme, split=False)
             folder(d, tokenizer, config)
-            ok("convert", "-m", d, "-o", d + "/new.gguf", "--skip-check")
             same_tokens(d, golden["cases"])
+
+
+def test_word_pieces():
+    """As BERT has them: a GGUF marks where words begin, a folder where they go on."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "un", "##aff", "##able", ".", ",", "cafe", "the", "##s", "a", "##a", "\u4e2d", "[", "]"]
+    special = [{"id": i, "content": w, "special": True} for i, w in enumerate(words[:4])]
+    template = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+                {"SpecialToken": {"id": "[SEP]", "type_id": 0}}]
+    tokenizer = {"added_tokens": special, "normalizer": {"type": "BertNormalizer"}, "pre_tokenizer": {"type": "BertPreTokenizer"},
+                 "decoder": {"type": "WordPiece", "prefix": "##"},
+                 "post_processor": {"type": "TemplateProcessing", "single": template,
+                                    "special_tokens": {w: {"id": w, "ids": [i], "tokens": [w]} for i, w in enumerate(words[:4])}},
+                 "model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {w: i for i, w in enumerate(words)}}}
+    with tempfile.TemporaryDirectory() as d:
+        folder(d, tokenizer, {"pad_token": "[PAD]"})
+        same_tokens(d, [{"text": "UnaffAble, caf\u00e9s. a\u4e2d [CLS] aa unx thes"}, {"text": "the unaffable [SEP]"}])
+        with open(d + "/back/tokenizer.json") as f:
+            assert json.load(f)["model"]["vocab"] == tokenizer["model"]["vocab"]
+    with tempfile.TemporaryDirectory() as d:  # of words as they are written GGUF has no kind
+        tokenizer["normalizer"]["lowercase"] = False
+        folder(d, tokenizer)
+        assert "--no-tokenizer" in refused(4, "convert", "-m", d, "-o", d + "/new.gguf")
+
+
+def test_tokenizer_that_stays():
+    """A tokenizer that no folder can hold is left behind, and it is said."""
+    with tempfile.TemporaryDirectory() as d:
+        tokenizer, config, _ = golden_tokenizer("bytelevel_qwen")
+        folder(d, tokenizer, config)
+        ok("convert", "-m", d, "-o", d + "/new.gguf", "--skip-check")
+        with open(d + "/new.gguf", "rb") as f:
+            whole = f.read()
+        with open(d + "/new.gguf", "wb") as f:
+            f.write(whole.replace(b"tokenizer.ggml.pre", b"tokenizer.ggml.pro", 1))
+        said = text(lib.run("convert", "-m", d + "/new.gguf", "-o", d + "/back", "--skip-check").stderr)
+        assert "the tokenizer stays in" in said and "tokenizer.ggml.pre: missing" in said, said
+        assert not os.path.exists(d + "/back/tokenizer.json")
+        ok("convert", "-m", d, "-o", d + "/bare", "--skip-check", "--no-tokenizer")
+        assert not os.path.exists(d + "/bare/tokenizer.json")
 
 
 def test_tokenizers_without_a_name():

@@ -1,62 +1,6 @@
 /* Tokenizers from GGUF metadata, built here: SentencePiece BPE by score, byte-level BPE by name, Unigram, WordPiece;
  * and metadata that is refused. */
-#include "text_tokenizer_util.h"
-
-enum { TOKENS_MAX = 400 };
-#define MARK "\xe2\x96\x81"
-#define SPACE_AB                                                                                                     \
-    "\xc4\xa0"                                                                                                       \
-    "ab"
-
-struct made {
-    struct sy_gguf_vocab g;
-    struct sy_text token[TOKENS_MAX], merge[64];
-    char byte_name[256][8];
-    float score[TOKENS_MAX];
-    int32_t type[TOKENS_MAX];
-};
-
-static struct made *begin(const char *model, const char *pre)
-{
-    struct made *m = calloc(1, sizeof *m);
-    m->g = (struct sy_gguf_vocab){.model = model, .pre = pre, .token = m->token, .score = m->score, .type = m->type};
-    m->g.bos = m->g.eos = m->g.eot = m->g.unk = m->g.pad = m->g.sep = m->g.cls = m->g.mask = -1;
-    m->g.add_bos = m->g.add_eos = m->g.add_space_prefix = m->g.remove_extra_whitespaces = -1;
-    return m;
-}
-
-static int32_t add(struct made *m, const char *text, int32_t type, float score)
-{
-    size_t i = m->g.n_token++;
-    assert_true(i < TOKENS_MAX);
-    m->token[i] = (struct sy_text){text, strlen(text)};
-    m->type[i] = type;
-    m->score[i] = score;
-    return (int32_t)i;
-}
-
-static void add_merge(struct made *m, const char *text)
-{
-    assert_true(m->g.n_merge < SY_COUNT(m->merge));
-    m->merge[m->g.n_merge++] = (struct sy_text){text, strlen(text)};
-    m->g.merge = m->merge;
-}
-
-static void add_bytes(struct made *m)
-{
-    for (int b = 0; b < 256; b++) {
-        snprintf(m->byte_name[b], sizeof m->byte_name[b], "<0x%02X>", (unsigned)b);
-        add(m, m->byte_name[b], 6, 0);
-    }
-}
-
-static struct sy_tokenizer *finish(struct made *m)
-{
-    struct sy_tokenizer *t = NULL;
-    struct sy_err err = {0};
-    if (sy_tokenizer_from_gguf(sy_env_default(), &m->g, "made.gguf", &t, &err) != SY_OK) fail_msg("%s", err.msg);
-    return t;
-}
+#include "text_tokenizer_made.h"
 
 static void check_decode(const struct sy_tokenizer *t, const int32_t *ids, size_t n, bool skip, const char *want)
 {
@@ -68,21 +12,6 @@ static void check_decode(const struct sy_tokenizer *t, const int32_t *ids, size_
 }
 
 /* ---- SentencePiece ----------------------------------------------------------------------------------- */
-
-/* ids: 0 <unk>, 1 <s>, 2 </s>, 3.. bytes, 259.. pieces */
-static struct made *made_llama(void)
-{
-    struct made *m = begin("llama", NULL);
-    add(m, "<unk>", 2, 0);
-    add(m, "<s>", 3, 0);
-    add(m, "</s>", 3, 0);
-    add_bytes(m);
-    static const char *const pieces[] = {"ll", "he", MARK "he", "llo", MARK MARK, "s>", MARK, "h",
-                                         "e",  "l",  "o",       "<",   "s",       ">",  "/"};
-    for (size_t i = 0; i < SY_COUNT(pieces); i++) add(m, pieces[i], 1, -(float)i);
-    add(m, "[user]", 4, 0);
-    return m;
-}
 
 static void sentencepiece(void **state)
 {
@@ -116,24 +45,6 @@ static void sentencepiece(void **state)
 
 /* ---- byte-level -------------------------------------------------------------------------------------- */
 
-static struct made *made_gpt2(const char *pre)
-{
-    static const char *const tokens[] = {"a",      "b",  "1",        "\xc4\xa0", "\xc3\x83", "\xc2\xa9", "ab",
-                                         SPACE_AB, "11", "\xc4\x8a", "'",        "s",        "'s",       "abab"};
-    struct made *m = begin("gpt2", pre);
-    for (size_t i = 0; i < SY_COUNT(tokens); i++) add(m, tokens[i], 1, 0);
-    add(m, "<|end|>", 3, 0); /* 14 */
-    add(m, "<tool \xc3\xa9>", 4, 0);
-    add(m, "[PAD16]", 5, 0);
-    add_merge(m, "a b");
-    add_merge(m, "\xc4\xa0 ab");
-    add_merge(m, "1 1");
-    add_merge(m, "' s");
-    m->g.bos = 14;
-    m->g.score = NULL;
-    return m;
-}
-
 static void byte_level(void **state)
 {
     (void)state;
@@ -166,47 +77,10 @@ static void byte_level(void **state)
 static void names(void **state)
 {
     (void)state;
-    static const char *const all[] = {
-        "default",       "gpt-2",
-        "phi-2",         "mpt",
-        "olmo",          "smollm",
-        "starcoder",     "refact",
-        "codeshell",     "exaone",
-        "exaone4",       "command-r",
-        "falcon",        "llama3",
-        "llama-v3",      "llama-bpe",
-        "falcon3",       "falcon-h1",
-        "pixtral",       "lfm2",
-        "dbrx",          "smaug-bpe",
-        "glm4",          "chatglm-bpe",
-        "qwen2",         "deepseek-r1-qwen",
-        "qwen35",        "stablelm2",
-        "megrez",        "hunyuan",
-        "grok-2",        "seed-coder",
-        "gpt-4o",        "llama4",
-        "minimax-m2",    "tekken",
-        "kimi-k2",       "deepseek-v3",
-        "hunyuan-dense", "deepseek-coder",
-        "deepseek-llm",  "bloom",
-        "viking",        "granite-docling",
-        "trillion",      "jais",
-        "solar-open",
-    };
     const char *text = "Hello WORLD it's 12345 \xe4\xb8\xad\xe6\x96\x87\xef\xbc\x8c\xe3\x81\x82 \xc3\xa9 "
                        "<>[]{}\r\n\n  x\ty \xf0\x9f\x98\x80.";
-    for (size_t i = 0; i < SY_COUNT(all); i++) {
-        struct made *m = begin("gpt2", all[i]);
-        static char alphabet[256][3];
-        for (int b = 0, extra = 0x100; b < 256; b++) {
-            bool self = (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
-            int c = self ? b : extra++;
-            alphabet[b][0] = (char)(c < 0x80 ? c : 0xc0 | c >> 6);
-            alphabet[b][1] = (char)(c < 0x80 ? 0 : 0x80 | (c & 63));
-            add(m, alphabet[b], 1, 0);
-        }
-        add_merge(m, "H e");
-        add(m, "He", 1, 0);
-        m->g.bos = 0;
+    for (size_t i = 0; i < SY_COUNT(pre_names); i++) {
+        struct made *m = made_alphabet(pre_names[i]);
         struct sy_tokenizer *t = finish(m);
         struct sy_ids ids = encode(t, text, 0);
         check_decode(t, ids.at, ids.n, false, text);
@@ -303,16 +177,7 @@ static void fixtures_by_name(void **state)
 static void unigram(void **state)
 {
     (void)state;
-    struct made *m = begin("t5", NULL);
-    add(m, "<pad>", 3, 0);
-    add(m, "</s>", 3, 0);
-    add(m, "<unk>", 2, 0);
-    add(m, MARK, 1, -2);
-    add(m, MARK "a", 1, -3);
-    add(m, "ab", 1, -2.5f);
-    add(m, "b", 1, -4);
-    add(m, "a", 1, -4);
-    m->g.remove_extra_whitespaces = 1;
+    struct made *m = made_t5();
     struct sy_tokenizer *t = finish(m);
     CHECK_IDS(encode(t, "  ab   b ", SY_ENCODE_SPECIAL), 3, 5, 3, 6, 1);
     CHECK_IDS(encode(t, "azz</s>", SY_ENCODE_PLAIN), 4, 2); /* unknown characters join, control text stays text */
@@ -324,18 +189,10 @@ static void unigram(void **state)
 static void word_pieces(void **state)
 {
     (void)state;
-    struct made *m = begin("bert", NULL);
-    static const char *const tokens[] = {MARK "un", "aff", "able", MARK ".", MARK "cafe", MARK "\xe4\xb8\xad"};
-    add(m, "[UNK]", 3, 0);
-    add(m, "[CLS]", 3, 0);
-    add(m, "[SEP]", 3, 0);
-    for (size_t i = 0; i < SY_COUNT(tokens); i++) add(m, tokens[i], 1, 0);
-    m->g.unk = 0;
-    m->g.cls = 1;
-    m->g.sep = 2;
+    struct made *m = made_bert();
     struct sy_tokenizer *t = finish(m);
     CHECK_IDS(encode(t, "UnaffAble. Caf\xc3\xa9\xe4\xb8\xad unx", SY_ENCODE_SPECIAL), 1, 3, 4, 5, 6, 7, 8, 0, 2);
-    check_decode(t, (const int32_t[]){3, 4, 5, 6, 7}, 5, true, "unaffable . cafe");
+    check_decode(t, (const int32_t[]){3, 4, 5, 6, 7}, 5, true, "unaffable. cafe");
     sy_tokenizer_free(t);
     free(m);
 }
@@ -343,18 +200,7 @@ static void word_pieces(void **state)
 static void gemma4(void **state)
 {
     (void)state;
-    struct made *m = begin("gemma4", "gemma4");
-    add(m, "<unk>", 2, 0);
-    add(m, "<bos>", 3, 0);
-    add_bytes(m);
-    add(m, "a", 1, 0); /* 258 */
-    add(m, MARK, 1, 0);
-    add(m, MARK "a", 1, 0);
-    add(m, "\n", 1, 0);
-    add(m, "\n\n", 1, 0);
-    add_merge(m, MARK " a");
-    m->g.bos = 1;
-    m->g.unk = 0;
+    struct made *m = made_gemma4();
     struct sy_tokenizer *t = finish(m);
     CHECK_IDS(encode(t, "a a\n\na\xc3\xa9", SY_ENCODE_SPECIAL), 1, 258, 260, 262, 258, 2 + 0xc3, 2 + 0xa9);
     check_decode(t, (const int32_t[]){1, 260, 262, 2 + 0xc3, 2 + 0xa9}, 5, true, " a\n\n\xc3\xa9");
