@@ -52,8 +52,9 @@ static void declare(struct attend *x)
     if (a->bytes) x->scales = mo_input(m, MO_TYPE(MO_HBM, MO_I8, a->n_block, a->block_len, wide));
     x->out = mo_output(m, query);
     x->qbuf = mo_scratch(m, MO_TYPE(MO_VMEM, MO_BF16, 2, a->tile, a->n_kv, a->g, a->d));
-    x->kbuf = (mo_attend_tiled(a) ? mo_scratch_tiled : mo_scratch)(m, MO_TYPE(MO_VMEM, x->elem, a->slots, a->fetch, a->block_len, width));
-    x->vbuf = (mo_attend_tiled(a) ? mo_scratch_tiled : mo_scratch)(m, MO_TYPE(MO_VMEM, x->elem, a->slots, a->fetch, a->block_len, width));
+    int (*cache)(struct mosaic *, struct mo_type) = mo_attend_tiled(a) ? mo_scratch_tiled : mo_scratch;
+    x->kbuf = cache(m, MO_TYPE(MO_VMEM, x->elem, a->slots, a->fetch, a->block_len, width));
+    x->vbuf = cache(m, MO_TYPE(MO_VMEM, x->elem, a->slots, a->fetch, a->block_len, width));
     if (a->bytes) x->sbuf = mo_scratch(m, MO_TYPE(MO_VMEM, MO_I8, a->slots, a->fetch, a->block_len, wide));
     x->obuf = mo_scratch(m, MO_TYPE(MO_VMEM, MO_BF16, a->tile, a->n_kv, a->g, a->d));
     x->qsem = mo_scratch(m, MO_TYPE(MO_SEMAPHORES, MO_SEM, 2));

@@ -48,9 +48,9 @@ int mo_input(struct mosaic *, struct mo_type);
 int mo_output(struct mosaic *, struct mo_type);
 int mo_output_in(struct mosaic *, int input); /* its memory, changed in place */
 int mo_scratch(struct mosaic *, struct mo_type);
-/* VMEM whose vectors lie as XLA lays them out in HBM, in tiles of 8 rows, on chips too whose compiler would take more:
- * a transfer between wider arrays that lie differently has its strides written down first, which takes three times
- * as long as asking for it. */
+/* VMEM whose vectors lie as XLA lays them out in HBM, in tiles of 8 rows, on chips too whose compiler would take
+ * more: a transfer between wider arrays that lie differently has its strides written down first, which takes three
+ * times as long as asking for it. */
 int mo_scratch_tiled(struct mosaic *, struct mo_type);
 SY_CHECK sy_status mo_end(struct mosaic *, struct sy_buf *out, struct sy_err *);
 /* backend_config of the custom call tpu_custom_call: the kernel's text, its operands of HBM kept there, at most that
