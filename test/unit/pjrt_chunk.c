@@ -18,7 +18,8 @@ struct data {
     const struct case_of *of;
     int32_t n_unit, keys, n, token[CHUNK_MAX][C]; /* by piece and place: the token, -1: none; n pieces */
     int32_t n_token, pieces;
-    float *q, *k, *v, *g, *beta; /* of tokens: [n_token, n_key, D], the same, [n_token, n_val, D], [n_token, n_val] */
+    float *raw_q, *raw_k, *q, *k, *v, *g, *beta; /* raw: what a norm leaves q and k of; of tokens: [n_token, n_key,
+                                                    D], the same, [n_token, n_val, D], [n_token, n_val] */
     float *read, *write, *live, *state, *x, *gates;
 };
 
@@ -37,6 +38,19 @@ static float *unit_rows(int64_t n, uint64_t seed, float alike, float scale)
     }
     free(all);
     return x;
+}
+
+/* Rows divided by the root of their mean square, and scaled. */
+static float *normed(const float *x, int64_t n, float eps, float scale)
+{
+    float *y = malloc((size_t)(n * D) * sizeof *y);
+    for (int64_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (int32_t j = 0; j < D; j++) sum += (double)x[i * D + j] * (double)x[i * D + j];
+        for (int32_t j = 0; j < D; j++)
+            y[i * D + j] = (float)((double)scale * (double)x[i * D + j] / sqrt(sum / D + (double)eps));
+    }
+    return y;
 }
 
 static void cut(struct data *d)
@@ -82,8 +96,8 @@ static void lay_x(struct data *d, int32_t piece)
         float *to = d->x + ((int64_t)piece * C + i) * (2 * key + val);
         int32_t t = d->token[piece][i];
         if (t < 0) continue;
-        memcpy(to, d->q + t * key, (size_t)key * sizeof *to);
-        memcpy(to + key, d->k + t * key, (size_t)key * sizeof *to);
+        memcpy(to, (a->norm ? d->raw_q : d->q) + t * key, (size_t)key * sizeof *to);
+        memcpy(to + key, (a->norm ? d->raw_k : d->k) + t * key, (size_t)key * sizeof *to);
         memcpy(to + 2 * key, d->v + t * val, (size_t)val * sizeof *to);
     }
 }
@@ -94,8 +108,11 @@ static struct data data_of(const struct case_of *c)
     const struct mo_chunk *a = &d.a;
     d.keys = a->n_key / d.n_unit;
     for (int32_t s = 0; s < SEQ_MAX && c->seq[s].n; s++) d.n_token += c->seq[s].n;
-    d.q = unit_rows((int64_t)d.n_token * a->n_key, 1, 0, 0.3f);
-    d.k = unit_rows((int64_t)d.n_token * a->n_key, 2, c->alike, 1);
+    int64_t rows = (int64_t)d.n_token * a->n_key;
+    d.raw_q = unit_rows(rows, 1, 0, 3);
+    d.raw_k = unit_rows(rows, 2, c->alike, 2);
+    d.q = a->norm ? normed(d.raw_q, rows, a->eps, a->q_scale) : unit_rows(rows, 1, 0, 0.3f);
+    d.k = a->norm ? normed(d.raw_k, rows, a->eps, a->k_scale) : unit_rows(rows, 2, c->alike, 1);
     d.v = numbers((int64_t)d.n_token * a->n_val * D, 3);
     d.g = numbers((int64_t)d.n_token * a->n_val, 4);
     d.beta = numbers((int64_t)d.n_token * a->n_val, 5);
@@ -121,7 +138,8 @@ static struct data data_of(const struct case_of *c)
 
 static void data_free(struct data *d)
 {
-    float *all[] = {d->q, d->k, d->v, d->g, d->beta, d->read, d->write, d->live, d->state, d->x, d->gates};
+    float *all[] = {d->raw_q, d->raw_k, d->q,    d->k,     d->v, d->g,    d->beta,
+                    d->read,  d->write, d->live, d->state, d->x, d->gates};
     for (size_t i = 0; i < SY_COUNT(all); i++) free(all[i]);
 }
 
@@ -223,14 +241,15 @@ static double run(const struct data *d, const struct sy_buf *text, bool *moved, 
 #define SHAPE(chunk, slot, key, val, at_once, pieces, small)                                                         \
     .n_chunk = (chunk), .n_slot = (slot), .n_key = (key), .n_val = (val), .unit = (at_once), .side = (pieces),       \
     .bf16 = (small)
+#define NORM .norm = true, .eps = 0.02f, .q_scale = 0.03f, .k_scale = 0.08f /* eps: as large as to be missed */
 static const struct case_of cases[] = {
     /* position, tokens, read, write: within pieces and at them, whole ones, one token, none yet; one of two parts */
     {{SHAPE(10, 9, 1, 2, 2, 1, false)},
      1,
      {{0, 64, NEW, 1}, {70, 130, 2, 3}, {127, 1, 4, 4}, {128, 64, 5, 6}, {0, 5, NEW, 7}}},
-    {{SHAPE(8, 9, 2, 4, 4, 2, false)}, 3, {{5, 59, 7, 7}, {63, 66, 8, 1}, {129, 40, 1, 2}}},
-    {{SHAPE(4, 6, 2, 4, 2, 2, true)}, 0, {{0, 100, NEW, 2}, {64, 10, 1, 3}}}, /* two units; a tail of a round */
-    {{SHAPE(4, 6, 1, 2, 2, 2, false)}, 0, {{0, 0, 0, 0}}},                    /* nothing to do */
+    {{SHAPE(8, 9, 2, 4, 4, 2, false), NORM}, 3, {{5, 59, 7, 7}, {63, 66, 8, 1}, {129, 40, 1, 2}}},
+    {{SHAPE(4, 6, 2, 4, 2, 2, true), NORM}, 0, {{0, 100, NEW, 2}, {64, 10, 1, 3}}}, /* two units; a tail of a round */
+    {{SHAPE(4, 6, 1, 2, 2, 2, false)}, 0, {{0, 0, 0, 0}}},                          /* nothing to do */
 };
 
 static void test_chunk(void **state)
@@ -283,20 +302,36 @@ static const struct mistake mistakes[] = {
     {"a stale buffer", "arith.andi", ": i32", "arith.andi", "arith.shrsi", 2, NULL},
 };
 
+#define COLUMN "vector<64x1xf32>"
+static const struct mistake norm_mistakes[] = {
+    {"a mean square is a sum", "arith.mulf", COLUMN, "mulf", "maximumf", 0, NULL},
+    {"eps is left out", "arith.addf", COLUMN, "addf", "maximumf", -1, NULL},
+    {"queries are not scaled", "arith.mulf", COLUMN, "mulf", "minimumf", 1, NULL},
+    {"a root is not taken", "math.rsqrt", "", "rsqrt", "exp2", 0, NULL},
+    {"queries are not divided", "arith.mulf", "vector<64x128xf32>", "mulf", "addf", 1, NULL},
+    {"keys are not divided", "arith.mulf", "vector<64x128xf32>", "mulf", "addf", 3, NULL},
+};
+
 static double run_on(const void *data, const struct sy_buf *text, bool *moved, char why[300])
 {
     return run(data, text, moved, why);
 }
 
+static void find(const struct case_of *c, const struct mistake *list, size_t n)
+{
+    struct data d = data_of(c);
+    struct sy_buf text;
+    text_of(&d.a, &text);
+    all_found(&text, list, n, LIMIT, run_on, &d);
+    sy_buf_release(&text);
+    data_free(&d);
+}
+
 static void test_mistakes(void **state)
 {
     (void)state;
-    struct data d = data_of(&cases[0]);
-    struct sy_buf text;
-    text_of(&d.a, &text);
-    all_found(&text, mistakes, SY_COUNT(mistakes), LIMIT, run_on, &d);
-    sy_buf_release(&text);
-    data_free(&d);
+    find(&cases[0], mistakes, SY_COUNT(mistakes));
+    find(&cases[2], norm_mistakes, SY_COUNT(norm_mistakes));
 }
 
 static void write_one(struct mosaic *m, const void *shape) { mo_chunk(m, shape); }

@@ -227,6 +227,9 @@ static void by_pieces(struct pj_client *c, const struct layer *y, float *const o
     struct mosaic m;
     struct mo_chunk a = mo_chunk_of(&y->s.dim, false, y->n_tok, N_SEQ, y->n_slot);
     struct interp *in = malloc(sizeof *in);
+    a.norm = true;
+    a.eps = 1e-6f; /* as the layer's are */
+    a.q_scale = a.k_scale = 0.1f;
     mo_init(&m, sy_env_default());
     mo_chunk(&m, &a);
     call(c, y, SY_KERNELS_CHUNK, &m, (const int[]){3, -1}, in);

@@ -76,6 +76,13 @@ int lower_kernel_delta(struct lower *, const struct sy_node *scan);
 int lower_delta_rows(struct pj_hlo *, const struct mo_delta *, int x);
 int lower_window_rows(struct pj_hlo *, const struct mo_delta *, int x);
 int lower_window_columns(struct pj_hlo *, const struct mo_delta *, int x);
+/* Queries, keys and values of a SCAN as its convolution and silu leave them, [tok, columns], where norm and scale
+ * alone stand between. */
+struct lower_normed {
+    sy_val all;
+    float eps, scale[2];
+};
+bool lower_delta_normed(const struct sy_node *, const struct sy_node *scan, struct lower_normed *);
 /* lower_kernel_chunk.c: why no kernel takes a SCAN of steps with prompts; NULL: one does. */
 const char *lower_chunk_refuses(const struct sy_node *, const struct sy_node *scan, enum sy_compute,
                                 enum pj_elem state);

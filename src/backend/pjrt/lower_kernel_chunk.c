@@ -127,15 +127,30 @@ static int back(struct cut *c, int y)
     return pj_select(h, PJ_BROADCAST(h, is, ((struct pj_type){PJ_PRED, 2, {c->tok, width}}), 0), y, like(h, 0, y));
 }
 
+/* Queries, keys and values [tok, columns] of the kernel, which takes their norm where it may. */
+static int columns_of(struct lower *l, const struct sy_node *n, struct mo_chunk *a)
+{
+    struct pj_hlo *h = &l->h;
+    struct lower_normed from;
+    a->norm = lower_delta_normed(l->node, n, &from);
+    if (a->norm) {
+        a->eps = from.eps;
+        a->q_scale = from.scale[0];
+        a->k_scale = from.scale[1];
+        return pj_convert(h, l->val[from.all.id], PJ_BF16);
+    }
+    int in[3];
+    for (int i = 0; i < 3; i++) in[i] = pj_convert(h, l->val[n->in[i].id], PJ_BF16);
+    return pj_concat(h, in, 3, 1);
+}
+
 int lower_kernel_chunk(struct lower *l, const struct sy_node *n)
 {
     struct pj_hlo *h = &l->h;
     const struct sy_scan_dim *d = &n->attr.scan;
     struct mo_chunk a = mo_chunk_of(d, l->opt.state_elem == PJ_BF16, l->shape.tok, l->shape.seq, l->opt.cache.n_slot);
     struct cut c = cut_of(l, &a);
-    int in[3], result[2], *state = lower_state(l, n);
-    for (int i = 0; i < 3; i++) in[i] = pj_convert(h, l->val[n->in[i].id], PJ_BF16);
-    int x = pj_gather(h, pj_concat(h, in, 3, 1), c.token); /* [n_chunk, C, columns] */
+    int result[2], *state = lower_state(l, n), x = pj_gather(h, columns_of(l, n, &a), c.token);
     int gate = gates(&c, l->val[n->in[3].id], l->val[n->in[4].id]);
     struct mosaic m;
     mo_init(&m, h->env);

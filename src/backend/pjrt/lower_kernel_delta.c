@@ -86,6 +86,18 @@ static bool is_closed(const struct chain *c, const struct sy_node *node, uint32_
     return true;
 }
 
+bool lower_delta_normed(const struct sy_node *node, const struct sy_node *scan, struct lower_normed *out)
+{
+    struct chain c = {0};
+    const struct sy_scan_dim *d = &scan->attr.scan;
+    int64_t key = (int64_t)d->n_key * D;
+    if (!follow(&c, node, scan->in[0], 0, 0) || !follow(&c, node, scan->in[1], 1, key) ||
+        !follow(&c, node, scan->in[2], 2, 2 * key) || c.conv->dim[1] != 2 * key + (int64_t)d->n_val * D)
+        return false;
+    *out = (struct lower_normed){node[scan->in[2].id].in[0], c.eps, {c.scale[0], c.scale[1]}};
+    return true;
+}
+
 static const char *refuses(const struct sy_node *node, uint32_t n_node, const struct sy_node *scan,
                            enum pj_elem state, struct chain *c)
 {

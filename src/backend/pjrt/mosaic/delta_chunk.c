@@ -245,12 +245,26 @@ static int sums_of(struct chunk *x, int32_t piece, int32_t pair, int last[2])
     return mo_select(m, x->first_line, r[0], r[1]);
 }
 
+/* Queries or keys [C, D] divided by the root of their mean square, and scaled. */
+static int normed(struct chunk *x, int v, float scale)
+{
+    struct mosaic *m = x->m;
+    struct mo_type column = MO_VEC(MO_F32, C, 1);
+    if (!x->a->norm) return v;
+    v = mo_convert(m, v, MO_F32);
+    int mean = times(x, mo_reduce(m, "add", times(x, v, v), 1), mo_splat(m, column, 1.0 / D));
+    int root = mo_unary(m, "math.rsqrt", op(x, "arith.addf", mean, mo_splat(m, column, (double)x->a->eps)));
+    root = times(x, root, mo_splat(m, column, (double)scale));
+    return small(x, times(x, v, mo_broadcast(m, root, x->half)));
+}
+
 static void keys(struct chunk *x, const struct place *p, int32_t piece)
 {
     struct mosaic *m = x->m;
     for (int32_t j = 0; j < x->keys; j++) {
         struct key *k = &x->key[piece][j];
-        int q = load(x, Q, p, piece, j), key = load(x, K, p, piece, j);
+        int q = normed(x, load(x, Q, p, piece, j), x->a->q_scale);
+        int key = normed(x, load(x, K, p, piece, j), x->a->k_scale);
         q = mo_concat(m, q, q, 0);
         key = mo_concat(m, key, key, 0);
         k->kk = mo_product(m, key, key, true, x->zero);

@@ -126,9 +126,12 @@ struct mo_chunk {
     int32_t unit; /* at most 8; whole key heads of an even number of value heads */
     int32_t side; /* divides n_chunk */
     bool bf16;    /* the state */
+    bool norm;    /* q and k are to be divided by the root of their mean square (plus eps) and scaled */
+    float eps, q_scale, k_scale;
 };
 void mo_chunk(struct mosaic *, const struct mo_chunk *);
-/* The kernel of n_tok tokens of up to n_seq sequences; unit 0: value heads do not go in pairs of a key head.
+/* The kernel of n_tok tokens of up to n_seq sequences, norm left out; unit 0: value heads do not go in pairs of a key
+ * head.
  * (lower_kernel_chunk.c) */
 struct mo_chunk mo_chunk_of(const struct sy_scan_dim *, bool bf16, int32_t n_tok, int32_t n_seq, int32_t n_slot);
 

@@ -4,6 +4,9 @@
 #include "backend/pjrt/lower_int.h"
 #include "backend/pjrt/mosaic/schedule.h"
 
+#define EPS   1e-6F /* of the layer's norms, and what follows them */
+#define SCALE 0.1F
+
 /* The longest loop is that over rounds; those inside it clear or copy states where a sequence begins or ends. */
 static sy_status rounds_of(struct mo_schedule *k, double *round, double *inside, struct sy_err *err)
 {
@@ -57,6 +60,9 @@ static sy_status prompt_cost(const struct sy_env *env, const char *plugin, const
     struct mo_chunk a = mo_chunk_of(&s->dim, s->bf16, s->n_tok, s->n_seq, s->n_seq + 1);
     struct mosaic m;
     double inside = 0;
+    a.norm = true;
+    a.eps = EPS;
+    a.q_scale = a.k_scale = SCALE;
     mo_init(&m, env);
     mo_chunk(&m, &a);
     sy_status st = schedule_of(env, plugin, t, &m, out, &inside, err);
@@ -119,8 +125,8 @@ static void layer_of(const struct sy_delta_shape *s, int64_t n_tok, struct sy_no
     }
     for (uint32_t i = 0; i < 2; i++) {
         node[NORM_Q + i] = (struct sy_node){.op = SY_OP_NORM, .in = {{PART_Q + i}}, .dim = {n_tok, key}};
-        node[NORM_Q + i].attr.norm = (struct sy_norm_dim){.eps = 1e-6F, .d = s->dim.d_key};
-        node[Q + i] = (struct sy_node){.op = SY_OP_SCALE, .in = {{NORM_Q + i}}, .dim = {n_tok, key}, .attr.c = 0.1F};
+        node[NORM_Q + i].attr.norm = (struct sy_norm_dim){.eps = EPS, .d = s->dim.d_key};
+        node[Q + i] = (struct sy_node){.op = SY_OP_SCALE, .in = {{NORM_Q + i}}, .dim = {n_tok, key}, .attr.c = SCALE};
     }
     node[SCAN] =
         (struct sy_node){.op = SY_OP_SCAN, .in = {{Q}, {K}, {PART_V}, {DECAY}, {BETA}, {STATE}}, .dim = {n_tok, val}};
