@@ -4,11 +4,12 @@
     tools/measure_drafts.py build/release/systole MODEL [--draft-max N] [--draft-model MODEL|mtp] [--tokens N] [--rounds N]
                             [--only KIND] [--compute int8] [--format TEXT]
 
-Requests take turns between the two servers, so that both see the same machine. Printed are tokens per second after the
-first one, by kind of request, and their ratio; answers must be equal. Kinds: edits of code and texts that are to be
-repeated with changes (answers that quote their prompt), and questions whose answers quote nothing. --compute int8 is
-what `chat` and `run` of one sequence compute with. --format: what a request is put into instead of {}, for a model that
-has no chat template."""
+Requests take turns between the servers, so that all see the same machine. Printed are tokens per second after the first
+one, by kind of request, and their ratio for each request, the median of the rounds; answers must be equal. A third server
+does as the first: its ratios say what the machine's noise is. Kinds: edits of code and texts that are to be repeated with
+changes (answers that quote their prompt), and questions whose answers quote nothing. --compute int8 is what `chat` and
+`run` of one sequence compute with. --format: what a request is put into instead of {}, for a model that has no chat
+template. Don't run it at a real-time priority: threads of such share a core instead of moving to an idle one."""
 import argparse
 import json
 import socket
@@ -125,23 +126,28 @@ def main():
     a.add_argument("--format")
     o = a.parse_args()
     more = ["--draft-max", o.draft_max] + (["--draft-model", o.draft_model] if o.draft_model else [])
-    servers = [start(o.binary, o.model, ["--compute", o.compute, *flags]) for flags in ([], more)]
+    servers = [start(o.binary, o.model, ["--compute", o.compute, *flags]) for flags in ([], more, [])]
     try:
         for _, port in servers:
             ask(port, "Hello.", 16, o.format)
         for kind, texts in KINDS.items():
             if o.only and kind != o.only:
                 continue
-            speed, ratio, equal = ([], []), [], True
-            for text in texts * o.rounds:
-                (one, plain), (two, guessed) = [ask(port, text, o.tokens, o.format) for _, port in servers]
-                equal &= one == two
-                if plain and guessed:
-                    speed[0].append(plain)
-                    speed[1].append(guessed)
-                    ratio.append(guessed / plain)
-            print(f"{kind:10} plain {statistics.median(speed[0]):6.1f} tokens/s, guessing {statistics.median(speed[1]):6.1f}: "
-                  f"{statistics.geometric_mean(ratio):.2f}x (each {' '.join(f'{r:.2f}' for r in ratio)})"
+            speed, ratio, equal = ([], [], []), ([], []), True
+            for text in texts:
+                rounds = []
+                for i in range(o.rounds):
+                    got = {k: ask(servers[k][1], text, o.tokens, o.format) for k in ((0, 1, 2), (2, 1, 0))[i % 2]}
+                    equal &= got[0][0] == got[1][0]
+                    rounds.append([got[k][1] for k in range(3)])
+                rounds = [r for r in rounds if all(r)]
+                for k in range(3):
+                    speed[k].extend(r[k] for r in rounds)
+                for k in range(2 if rounds else 0):
+                    ratio[k].append(statistics.median(r[k + 1] / r[0] for r in rounds))
+            plain, guessing = (statistics.median(x) for x in speed[:2])
+            gain, noise = (f"{statistics.geometric_mean(x):.2f}x (each {' '.join(f'{r:.2f}' for r in x)})" for x in ratio)
+            print(f"{kind:10} plain {plain:6.1f} tokens/s, guessing {guessing:6.1f}: {gain}; plain again: {noise}"
                   + ("" if equal else "; ANSWERS DIFFER"), flush=True)
         with urllib.request.urlopen(f"http://127.0.0.1:{servers[1][1]}/metrics") as f:
             print("".join(x.decode() for x in f if b"spec_decode" in x and not x.startswith(b"#")), end="")

@@ -71,7 +71,8 @@ static bool costs(const struct sy_engine *e, double *row, double *token)
 static struct hits *hits_of(struct sy_engine *e, struct seq *s, int kind)
 {
     struct hits *h = &s->hits[kind], *all = &e->spec.hits[kind];
-    if (all->n == 0) *all = (struct hits){.right = e->draft ? 1.4f : kind == 0 ? 0.6f : 1.4f, .n = 2};
+    float right = e->draft ? 1.4f : kind == 0 ? 0.2f : 1; /* low: what is right shows in two or three guesses */
+    if (all->n == 0) *all = (struct hits){.right = right, .n = 2};
     if (h->n == 0)
         *h = (struct hits){
             .right = 2 * all->right / all->n, .n = 2, .wait = all->wait, .rest = all->wait, .most = GUESS_FIRST};

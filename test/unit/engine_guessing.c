@@ -1,5 +1,6 @@
 /* What guessing from the text costs and gains, exactly: a backend on a clock of its own, whose steps take a fixed
- * time and a time for each row, and texts of which it is known how often a guess is right. */
+ * time and a time for each row, and texts of which it is known how often a guess is right, or that were written. */
+#include <ctype.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -7,16 +8,18 @@
 
 #include <cmocka.h>
 
+#include "base/file.h"
 #include "base/rng.h"
 #include "engine/engine.h"
 
-enum { PROMPT = 64, ANSWER = 128, OUT = 64, VOCAB = 1024 };
+enum { PROMPT = 64, ANSWER = 128, OUT = 64, VOCAB = 1 << 16, PIECE = 4 };
 
 struct machine {
     double now, row; /* ns; a row's time, of a step's without rows */
     uint64_t seed, rows;
     int32_t n_kind, period; /* tokens are drawn from n_kind, independently; or repeat after `period` */
     double noise;           /* of a step's time, a part of it */
+    const int32_t *text;    /* [PROMPT + ANSWER]; NULL: drawn */
     int32_t token[OUT];
     struct sy_result result;
 };
@@ -25,6 +28,7 @@ static uint64_t clock_now(void *ctx) { return (uint64_t)((struct machine *)ctx)-
 
 static int32_t text_at(const struct machine *m, int32_t pos)
 {
+    if (m->text) return pos < PROMPT + ANSWER ? m->text[pos] : 0;
     if (m->period) pos %= m->period;
     return (int32_t)(sy_rng_u64(m->seed, (uint64_t)pos) % (uint64_t)m->n_kind);
 }
@@ -140,8 +144,54 @@ static void repetition_gains(void **state)
     }
 }
 
+/* Ids of what a tokenizer might make of a text: up to PIECE letters, with the space before them, or another
+ * character.
+ */
+static int32_t pieces(const char *text, size_t n, int32_t *id, int32_t n_max)
+{
+    int32_t count = 0;
+    for (size_t at = 0, end; at < n && count < n_max; at = end) {
+        end = at + 1;
+        bool word = text[at] == ' ' || isalpha((unsigned char)text[at]);
+        while (word && end < n && end - at < PIECE && isalpha((unsigned char)text[end])) end++;
+        uint64_t key = 0;
+        for (size_t i = at; i < end; i++) key = key << 8 | (unsigned char)text[i];
+        id[count++] = (int32_t)(sy_rng_u64(1, key) % VOCAB);
+    }
+    return count;
+}
+
+/* Prose and code, in windows: a fraction is the prompt, the rest the answer. */
+static void written_texts_cost_little(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"test/data/text.txt", "test/unit/engine_guessing.c"};
+    static int32_t id[1 << 14];
+    for (size_t c = 0; c < SY_COUNT(row_costs); c++)
+        for (size_t f = 0; f < SY_COUNT(files); f++) {
+            struct sy_err err;
+            char *text;
+            size_t size;
+            double worst = 0, sum = 0;
+            if (sy_file_read(sy_env_default(), files[f], 1 << 20, &text, &size, &err)) fail_msg("%s", err.msg);
+            int32_t n = pieces(text, size, id, (int32_t)SY_COUNT(id)), n_window = 0;
+            sy_delete(sy_env_default(), text);
+            for (int32_t at = 0; at + PROMPT + ANSWER <= n; at += ANSWER, n_window++) {
+                struct machine m = {.row = row_costs[c], .seed = (uint64_t)at, .noise = 0.2, .text = &id[at]};
+                struct sy_engine_stats s;
+                double plain = run(m, 0, 1, &s), guessing = run(m, 12, 1, &s), more = guessing / plain - 1;
+                if (more > worst) worst = more;
+                sum += more;
+            }
+            print_message("row %.2f of a step, %s: %d windows, %+.1f %% on average, at most %+.1f %%\n", row_costs[c],
+                          files[f], n_window, 100 * sum / n_window, 100 * worst);
+            assert_true(n_window > 10 && worst <= 0.03);
+        }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(never_costs_much), cmocka_unit_test(repetition_gains)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(never_costs_much), cmocka_unit_test(repetition_gains),
+                                       cmocka_unit_test(written_texts_cost_little)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
