@@ -72,6 +72,12 @@ static void scheduler(struct writer *w, const struct sy_engine_stats *s)
            (double)s->n_cache_query_tok);
     number(w, "vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.",
            (double)s->n_cache_hit_tok);
+    if (s->slot_free + s->slot_kept + s->slot_leased > 0) {
+        number(w, "systole:state_slots_running", "gauge", "Slots of recurrent states that sequences run in.",
+               s->slot_leased);
+        number(w, "systole:state_snapshots", "gauge", "Slots that are snapshots.", s->slot_kept);
+        number(w, "systole:state_slots_free", "gauge", "Slots that hold nothing.", s->slot_free);
+    }
     number(w, "vllm:num_preemptions_total", "counter", "Sequences that were put back to make room.",
            (double)(s->n_preempt_recompute + s->n_preempt_swap));
     number(w, "vllm:prompt_tokens_total", "counter", "Prompt tokens processed.", (double)s->n_prompt_tok);

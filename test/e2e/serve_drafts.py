@@ -90,6 +90,9 @@ def check(arch, wanted, alone, streams, *flags, preempts=False):
         m = s.metrics()
         made, right = m["vllm:spec_decode_num_draft_tokens_total"], m["vllm:spec_decode_num_accepted_tokens_total"]
         assert made >= right and made > 0, (arch, flags, made, right)
+        if arch in ("qwen3_5", "falcon_h1"):
+            assert m["systole:state_slots_running"] == 0 and m["systole:state_snapshots"] + m["systole:state_slots_free"] > 0, m
+            assert (m["systole:state_snapshots"] > 0) == ("--snapshot-memory" not in flags or 0 not in flags), (flags, m)
         assert not preempts or m["vllm:num_preemptions_total"] > 0, (arch, flags)
         return right
 
