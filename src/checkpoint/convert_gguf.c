@@ -8,6 +8,11 @@
 
 enum { ALIGN = 32, NAME_BYTES_MAX = 256 };
 
+/* Of every `head` rows the n from `first` on; n 0: all rows. */
+struct slice {
+    int64_t head, first, n;
+    bool turned; /* each head's matrix the other way round */
+};
 struct out { /* a tensor to write */
     const char *name;
     const struct sy_tensor *const *part; /* [n_part] experts, outermost; else one */
@@ -18,6 +23,7 @@ struct out { /* a tensor to write */
     int64_t head_rows;          /* heads whose rows are stored as rope pairs; 0: none */
     struct sy_vheads order;     /* of value heads: the other way round than a tensor's */
     bool order_cols;
+    struct slice slice;
     bool plus_one, neg_exp; /* 1 is added; -exp() is taken */
     uint64_t at;
 };
@@ -36,6 +42,7 @@ struct writer {
     int64_t n_layer, n_next;
     struct sy_vheads order;
     float *row, *all;   /* [2][cols_max]: what was, what has become of it; a whole vector */
+    float *head;        /* the rows of a head that is turned, one after the other */
     unsigned char *raw; /* a row in blocks */
     size_t align;
 };
@@ -140,6 +147,7 @@ struct named {
     const struct sy_name_rule *rule;
     const char *name;
     int64_t layer, expert;
+    enum { ALL, KEYS, VALUES } part; /* of what latents become */
 };
 
 static int by_name(const void *a, const void *b)
@@ -161,6 +169,20 @@ static bool left_out(struct writer *w, const char *name)
     return true;
 }
 
+/* What makes keys and values of latents is two tensors there. */
+static sy_status name_latent(struct writer *w, struct named *x, size_t *n)
+{
+    const char *tail = strstr(x->name, "kv_b.");
+    if (!tail) return SY_OK;
+    x[1] = x[0];
+    x[0].part = KEYS;
+    x[1].part = VALUES;
+    x[0].name = sy_arena_printf(&w->w.mem, "%.*sk_b.%s", (int)(tail - x->name), x->name, tail + 5);
+    x[1].name = sy_arena_printf(&w->w.mem, "%.*sv_b.%s", (int)(tail - x[1].name), x[1].name, tail + 5);
+    ++*n;
+    return x[0].name && x[1].name ? SY_OK : sy_convert_nomem(&w->w);
+}
+
 /* Every tensor of the model under its GGUF name. */
 static sy_status name_all(struct writer *w, struct named *named, size_t *n)
 {
@@ -179,6 +201,7 @@ static sy_status name_all(struct writer *w, struct named *named, size_t *n)
         if (x->rule->flags & SY_NAME_HALVES) /* the second of two rules is of the second half */
             x->expert = 2 * x->expert + !(x->rule[1].gguf && !strcmp(x->rule[1].gguf, x->rule->gguf));
         if (x->layer >= w->n_layer + w->n_next) w->n_next = x->layer + 1 - w->n_layer;
+        if (w->arch->latent && name_latent(w, x, n)) return w->w.err->code;
         ++*n;
     }
     if (*n) qsort(named, *n, sizeof *named, by_name);
@@ -186,7 +209,7 @@ static sy_status name_all(struct writer *w, struct named *named, size_t *n)
 }
 
 /* Shape of a part as GGUF has it: what names.c does to it, undone. */
-static void shape(struct out *o, const struct sy_tensor *t, unsigned flags, int64_t n_group)
+static void shape(struct out *o, const struct sy_tensor *t, unsigned flags, int64_t n_group, int64_t n_head)
 {
     o->n_dim = t->n_dim;
     memcpy(o->dim, t->dim, sizeof o->dim);
@@ -205,9 +228,40 @@ static void shape(struct out *o, const struct sy_tensor *t, unsigned flags, int6
         o->dim[1] = o->dim[0] / n_group;
         o->dim[0] = n_group;
     }
+    if ((flags & SY_NAME_FLAT) && o->n_dim == 2 && n_head > 0 && o->dim[0] % n_head == 0) {
+        o->n_dim = 3;
+        o->dim[2] = o->dim[1];
+        o->dim[1] = o->dim[0] / n_head;
+        o->dim[0] = n_head;
+    }
     o->rows = 1;
     for (int d = 0; d + 1 < o->n_dim; d++) o->rows *= o->dim[d];
     o->cols = o->dim[o->n_dim - 1];
+}
+
+static int64_t config_int(const struct writer *w, const char *name)
+{
+    return sy_json_int(sy_json_get(w->w.c->config, name), 0);
+}
+
+/* One of the two: keys' parts turned, [head, rank, n], values' [head, n, rank]. */
+static sy_status shape_latent(struct writer *w, const struct named *x, struct out *o)
+{
+    const struct sy_tensor *t = x->t;
+    int64_t n_head = config_int(w, "num_attention_heads"), rank = config_int(w, "kv_lora_rank");
+    int64_t d_key = config_int(w, "qk_nope_head_dim"), d_val = config_int(w, "v_head_dim");
+    bool keys = x->part == KEYS, sane = n_head > 0 && n_head <= 1 << 16 && rank > 0 && d_key > 0 && d_val > 0 &&
+                                        rank <= 1 << 16 && d_key <= 1 << 16 && d_val <= 1 << 16;
+    if (!sane || t->n_dim != 2 || t->dim[0] != n_head * (d_key + d_val) || t->dim[1] != rank)
+        return sy_fail(w->w.err, SY_ESHAPE, "tensor '%s': expected [%lld * (%lld + %lld), %lld], as config.json says",
+                       t->file_name, (long long)n_head, (long long)d_key, (long long)d_val, (long long)rank);
+    o->slice = (struct slice){d_key + d_val, keys ? 0 : d_key, keys ? d_key : d_val, keys};
+    o->n_dim = 3;
+    o->dim[0] = n_head;
+    o->dim[1] = keys ? rank : d_val;
+    o->dim[2] = o->cols = keys ? d_key : rank;
+    o->rows = n_head * o->dim[1];
+    return SY_OK;
 }
 
 /* The tensor of `n` parts that have one name. */
@@ -225,7 +279,8 @@ static sy_status plan_one(struct writer *w, const struct named *x, size_t n, str
             return sy_fail(w->w.err, SY_ENOSUP, "tensor '%s': experts of different shapes or formats become no GGUF",
                            x[i].t->file_name);
     }
-    shape(o, t, x->rule->flags, sy_gguf_ssm_groups(w->w.c->config));
+    shape(o, t, x->rule->flags, sy_gguf_ssm_groups(w->w.c->config), config_int(w, "num_attention_heads"));
+    if (x->part != ALL && shape_latent(w, x, o)) return w->w.err->code;
     if (x->expert >= 0 && o->n_dim < 4) {
         memmove(o->dim + 1, o->dim, 3 * sizeof *o->dim);
         o->dim[0] = (int64_t)n;
@@ -258,7 +313,7 @@ static sy_status plan_one(struct writer *w, const struct named *x, size_t n, str
 
 static sy_status plan_folder(struct writer *w, const struct sy_quant *to)
 {
-    size_t n = 0, room = w->w.c->n_tensor + 1;
+    size_t n = 0, room = 2 * w->w.c->n_tensor + 1;
     struct named *named = sy_arena_array(&w->w.mem, room, sizeof *named);
     w->out = sy_arena_array(&w->w.mem, room, sizeof *w->out);
     if (!named || !w->out) return sy_convert_nomem(&w->w);
@@ -290,7 +345,7 @@ static uint32_t stored_type(const struct writer *w)
 static sy_status place(struct writer *w)
 {
     uint64_t at = 0;
-    int64_t cols_max = 1;
+    int64_t cols_max = 1, turned_max = 0;
     for (size_t i = 0; i < w->made.n_extra; i++) /* f32, first in the file */
         at += ((uint64_t)w->made.extra[i].n * sizeof(float) + w->align - 1) / w->align * w->align;
     for (size_t i = 0; i < w->n_out; i++) {
@@ -301,13 +356,15 @@ static sy_status place(struct writer *w)
         w->w.res->n_quantised +=
             w->w.opt->to != SY_CONVERT_STORED && o->to->block_len > 1 && o->to != o->part[0]->format;
         if (o->cols > cols_max) cols_max = o->cols;
+        if (o->slice.turned && o->cols * o->dim[1] > turned_max) turned_max = o->cols * o->dim[1];
         if (o->part[0]->n_dim == 1 && o->part[0]->dim[0] > cols_max) cols_max = o->part[0]->dim[0];
     }
     w->w.res->bytes = w->w.total;
     w->row = sy_arena_array(&w->w.mem, 3 * (size_t)cols_max, sizeof *w->row);
     w->all = w->row ? w->row + 2 * cols_max : NULL;
     w->raw = sy_arena_get(&w->w.mem, 4 * (size_t)cols_max + 512);
-    return w->row && w->raw ? SY_OK : sy_convert_nomem(&w->w);
+    w->head = sy_arena_array(&w->w.mem, (size_t)turned_max + 1, sizeof *w->head);
+    return w->row && w->raw && w->head ? SY_OK : sy_convert_nomem(&w->w);
 }
 
 /* ---- writing -------------------------------------------------------------------------------------------- */
@@ -356,16 +413,26 @@ static void pad(struct writer *w, uint64_t n)
 static int64_t row_of(const struct out *o, int64_t s)
 {
     if (o->order.n_key && !o->order_cols) return sy_vhead_row(&o->order, s);
+    if (o->slice.n) return s / o->slice.n * o->slice.head + o->slice.first + s % o->slice.n;
     if (!o->head_rows) return s;
     int64_t h = s / o->head_rows * o->head_rows, i = s % o->head_rows;
     return h + (i % 2 ? o->head_rows / 2 + i / 2 : i / 2);
+}
+
+/* Row r of heads that are turned: a column of the head, all of whose rows are read first. */
+static void turned_row(struct writer *w, const struct out *o, const struct sy_tensor *t, int64_t r, float *x)
+{
+    int64_t n = o->slice.n, len = o->dim[1], at = r % len;
+    for (int64_t i = 0; at == 0 && i < n; i++) sy_tensor_floats(t, row_of(o, r / len * n + i), w->head + i * len);
+    for (int64_t i = 0; i < n; i++) x[i] = w->head[i * len + at];
 }
 
 static void write_row(struct writer *w, const struct out *o, const struct sy_tensor *t, int64_t r)
 {
     int64_t k = o->cols;
     float *x = w->row, *y = x + k;
-    if (t->n_dim > 1) sy_tensor_floats(t, row_of(o, r), x);
+    if (o->slice.turned) turned_row(w, o, t, r, x);
+    else if (t->n_dim > 1) sy_tensor_floats(t, row_of(o, r), x);
     else { /* of a vector the elements are the rows, or it becomes some */ sy_tensor_floats(t, 0, w->all);
         for (int64_t i = 0; i < k; i++) x[i] = w->all[row_of(o, r * k + i)];
     }
@@ -395,12 +462,12 @@ static void write_tensor(struct writer *w, const struct out *o)
     for (size_t p = 0; p < o->n_part && !w->w.err->code; p++) {
         const struct sy_tensor *t = o->part[p];
         bool as_it_lies = o->to == t->format && t->data && !t->row_bytes && !t->col_bytes && !t->head_rows;
-        if (as_it_lies && !o->head_rows && !o->plus_one && !o->neg_exp && !o->order.n_key) {
+        if (as_it_lies && !o->head_rows && !o->slice.n && !o->plus_one && !o->neg_exp && !o->order.n_key) {
             put(w, t->data, t->n_bytes);
         } else {
             for (int64_t r = 0; r < o->rows && !w->w.err->code; r++) write_row(w, o, t, r);
         }
-        sy_checkpoint_let_go(w->w.c, t, 0, o->rows);
+        sy_checkpoint_let_go(w->w.c, t, 0, o->slice.n ? t->dim[0] : o->rows);
     }
     pad(w, bytes_of(o));
     sy_convert_progress(&w->w, (double)bytes_of(o));

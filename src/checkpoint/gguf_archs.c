@@ -238,7 +238,7 @@ static const struct sy_name_rule dense_granite_hybrid[] = {
 };
 static const struct sy_name_rule block_falcon_h1[] = {
     MAMBA2("mamba."),
-    {"ffn_norm", "pre_ff_layernorm", 0},
+    {"ffn_norm", "pre_ff_layernorm.weight", SY_NAME_WHOLE},
     {"ffn_gate", "feed_forward.gate_proj", 0},
     {"ffn_up", "feed_forward.up_proj", 0},
     {"ffn_down", "feed_forward.down_proj", 0},

@@ -156,16 +156,22 @@ static void put_long(struct make *m, const struct sy_json *s, double old, double
     if (old > 1 && n_ctx > old) key_f32(m, "rope.scaling.attn_factor", sqrt(1 + log(n_ctx / old) / log(old)));
 }
 
+/* Dims of a head that turn. */
+static int64_t rope_dims(const struct make *m)
+{
+    double part = sy_json_number(get(m, "partial_rotary_factor"), 1);
+    part = sy_json_number(sy_json_get(get(m, "rope_parameters"), "partial_rotary_factor"), part);
+    int64_t n = sy_json_int(get(m, "rotary_dim"), (int64_t)((double)m->head_dim * part));
+    return n < 2 || n > m->head_dim || n % 2 ? m->head_dim : n;
+}
+
 static void put_rope(struct make *m)
 {
     const struct sy_json *params = get(m, "rope_parameters"), *s = sy_json_get(params, "full_attention");
     const struct sy_json *local = sy_json_get(params, "sliding_attention");
     if (!sy_json_is_object(s)) s = sy_json_is_object(params) ? params : get(m, "rope_scaling");
     double theta = sy_json_number(sy_json_get(s, "rope_theta"), sy_json_number(get(m, "rope_theta"), 10000));
-    double part = sy_json_number(get(m, "partial_rotary_factor"), 1);
-    part = sy_json_number(sy_json_get(params, "partial_rotary_factor"), part);
-    int64_t d_rot = sy_json_int(get(m, "rotary_dim"), (int64_t)((double)m->head_dim * part));
-    if (d_rot < 2 || d_rot > m->head_dim || d_rot % 2) d_rot = m->head_dim;
+    int64_t d_rot = rope_dims(m);
     if (!is_latent(m)) key_u32(m, "rope.dimension_count", d_rot); /* whose tables have it */
     key_f32(m, "rope.freq_base", theta);
     const struct sy_json *swa = sy_json_get(local, "rope_theta");
@@ -252,19 +258,19 @@ static void put_routing(struct make *m)
     if (sy_json_is_bool(normed)) key_bool(m, "expert_weights_norm", sy_json_bool(normed, false));
 }
 
-/* Heads of latent attention: as long as what they are before the cache is made smaller. */
+/* Heads of latent attention: the one that the cache holds, and as long as they are before it is made smaller. */
 static void put_mla(struct make *m)
 {
-    int64_t d_val = sy_json_int(get(m, "v_head_dim"), 0);
-    key_u32(m, "attention.key_length", sy_json_int(get(m, "qk_nope_head_dim"), 0) + m->head_dim);
-    key_u32(m, "attention.value_length", d_val);
+    int64_t rank = sy_json_int(get(m, "kv_lora_rank"), 0);
+    key_u32(m, "attention.key_length", rank + m->head_dim);
+    key_u32(m, "attention.value_length", rank);
+    key_u32(m, "attention.key_length_mla", sy_json_int(get(m, "qk_nope_head_dim"), 0) + m->head_dim);
+    key_u32(m, "attention.value_length_mla", sy_json_int(get(m, "v_head_dim"), 0));
     if (!is(m, "kimi-linear")) {
-        key_u32(m, "attention.head_count_kv", m->n_head);
+        key_u32(m, "attention.head_count_kv", 1);
         return;
     }
     const struct sy_json *delta = get(m, "linear_attn_config"), *full = sy_json_get(delta, "full_attn_layers");
-    key_u32(m, "attention.key_length_mla", sy_json_int(get(m, "qk_nope_head_dim"), 0) + m->head_dim);
-    key_u32(m, "attention.value_length_mla", d_val);
     key_u32(m, "kda.head_dim", sy_json_int(sy_json_get(delta, "head_dim"), 0));
     key_u32(m, "ssm.conv_kernel", sy_json_int(sy_json_get(delta, "short_conv_kernel_size"), 4));
     if (!sy_json_is_number(get(m, "max_position_embeddings")))
@@ -273,7 +279,7 @@ static void put_mla(struct make *m)
     for (int64_t l = 0; l < m->n_layer; l++) {
         bool attends = false;
         for (size_t i = 0; i < sy_json_len(full); i++) attends |= sy_json_int(sy_json_at(full, i), 0) == l + 1;
-        put_u32(m, attends ? (uint32_t)m->n_head : 0);
+        put_u32(m, attends);
     }
 }
 
@@ -386,6 +392,7 @@ static void put_hybrid(struct make *m)
     put_where(m, "attention.head_count_kv", "*", n_kv, "", 0);
     key_u32(m, "ssm.inner_size", inner);
     if (nemotron) {
+        copy_num(m, "attention.layer_norm_epsilon", get(m, "layer_norm_epsilon")); /* asked for by other readers */
         put_where(m, "feed_forward_length", "-", ff, "E", sy_json_int(get(m, "moe_intermediate_size"), 0));
         return;
     }
@@ -454,11 +461,11 @@ static void put_falcon_h1(struct make *m)
 /* Sections of the angles by time, height and width: of text all are the same. llama.cpp asks for them. */
 static void put_sections(struct make *m)
 {
-    static const uint32_t usual[] = {11, 11, 10, 0};
     const struct sy_json *list = sy_json_get(get(m, "rope_parameters"), "mrope_section");
-    array(m, "rope.dimension_sections", SY_GGUF_I32, SY_COUNT(usual));
-    for (size_t i = 0; i < SY_COUNT(usual); i++)
-        put_u32(m, sy_json_is_array(list) ? (uint32_t)sy_json_int(sy_json_at(list, i), 0) : usual[i]);
+    int64_t n = rope_dims(m) / 2;
+    array(m, "rope.dimension_sections", SY_GGUF_I32, 4);
+    for (size_t i = 0; i < 4; i++)
+        put_u32(m, (uint32_t)sy_json_int(sy_json_at(list, i), i < 3 && !list ? (n + 2 - (int64_t)i) / 3 : 0));
 }
 
 static void put_more(struct make *m)
