@@ -3,12 +3,14 @@
  *
  * As stored, into a folder: of a folder every tensor's bytes, whatever its format, under its own name; of a GGUF
  * floats stay what they are, q8_0 and q4_0 become compressed-tensors' packed integers in groups of 32, mxfp4 its
- * MXFP4: the same numbers, bit for bit. Into a GGUF: floats stay what they are (vectors, routers and filters become
- * f32), MXFP4 becomes mxfp4. Any other format is refused by name. Otherwise the matrices of the layers are quantised,
- * with the rounding that makes the squared error least; all else stays, or becomes bf16 where there is no such
- * format. Tensors of other modalities are left out, and of heads for further tokens where a GGUF has no names for
- * them. Formats: huggingface/safetensors README; compressed-tensors "pack-quantized", "mxfp4-pack-quantized";
- * transformers' "fp8" with blocks of 128 x 128; ggml-org/ggml, docs/gguf.md. */
+ * MXFP4: the same numbers, bit for bit; norms that the file adds 1 to and exponentials become what they were, refused
+ * where that would lose anything; what makes keys and values of latents becomes one matrix. Into a GGUF: floats stay
+ * what they are (vectors, routers and filters become f32), MXFP4 becomes mxfp4. Any other format is refused by name.
+ * Otherwise the matrices of the layers are quantised, with the rounding that makes the squared error least; all else
+ * stays, or becomes bf16 where there is no such format. Tensors of other modalities are left out, and of heads for
+ * further tokens where a GGUF has no names for them. Formats: huggingface/safetensors README; compressed-tensors
+ * "pack-quantized", "mxfp4-pack-quantized"; transformers' "fp8" with blocks of 128 x 128; ggml-org/ggml,
+ * docs/gguf.md. */
 #pragma once
 #include "checkpoint/checkpoint.h"
 

@@ -12,6 +12,7 @@ enum { GROUP = 32, FP8_BLOCK = 128, ROWS = 128, COPY_BYTES = 4 << 20 };
 /* How a tensor is written. */
 enum kind {
     KIND_COPY,  /* the bytes as they lie in the folder it comes from, under their own name */
+    KIND_F32,   /* what the file changed (1 was added, -exp() taken), undone */
     KIND_RAW,   /* rows of a float format as they are */
     KIND_BF16,  /* rounded */
     KIND_INT8,  /* of blocks of q8_0: weight_packed, weight_scale, weight_shape */
@@ -25,6 +26,9 @@ struct item {
     enum kind kind;
     int64_t shard; /* 0: outside the layers, else the layer plus 1 */
     int64_t rows, cols;
+    /* Latents' [head, rank, n_key] and [head, n_val, rank], which t, that nobody stores, is made of; else NULL. */
+    const struct sy_tensor *keys, *values;
+    int64_t n_key, n_val;
 };
 struct writer {
     struct sy_convert w;
@@ -33,6 +37,7 @@ struct writer {
     const struct sy_quant *blocks; /* of the kind that is written in parts */
     const char *folder;
     float *row;          /* [ROWS][cols_max] */
+    float *head;         /* [rank][n_key] of the head that latents are made of */
     unsigned char *raw;  /* a row in blocks, then in parts */
     struct sy_buf scale; /* scales of the tensor being written */
 };
@@ -81,9 +86,10 @@ static sy_status plan_one(struct writer *w, const struct sy_tensor *t, struct it
     plan_place(t, it);
     if (!t->format)
         return sy_fail(w->w.err, SY_ENOSUP, "tensor '%s': data type '%s' is not supported", t->file_name, t->dtype);
-    if (t->norm_plus_one || t->neg_exp)
-        return sy_fail(w->w.err, SY_ENOSUP, "tensor '%s': the file %s, which cannot be undone without loss",
-                       t->file_name, t->neg_exp ? "holds its exponential" : "adds 1 to it");
+    if (t->norm_plus_one || t->neg_exp) {
+        it->kind = KIND_F32;
+        return SY_OK;
+    }
     bool quantise = w->w.opt->to != SY_CONVERT_STORED && is_linear(t);
     const char *name = t->format->name;
     it->kind = quantise                 ? kind_of(w->w.opt->to)
@@ -111,6 +117,47 @@ static int by_shard(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
+/* Keys' and values' parts of latents, where a GGUF has two, are one matrix here: the rows of both, head by head. */
+static sy_status plan_latent(struct writer *w, const struct sy_tensor *k, struct item *it, bool *mine)
+{
+    const char *tail = strstr(k->name, ".k_b_proj.weight");
+    *mine = tail != NULL;
+    if (!tail) return SY_OK;
+    int stem = (int)(tail - k->name);
+    int64_t n_head = sy_json_int(sy_json_get(w->w.c->config, "num_attention_heads"), 0);
+    const char *name = sy_arena_printf(&w->w.mem, "%.*s.v_b_proj.weight", stem, k->name);
+    struct sy_tensor *t = sy_arena_get(&w->w.mem, sizeof *t);
+    if (!name || !t) return no_memory(w);
+    const struct sy_tensor *v = sy_checkpoint_find(w->w.c, name);
+    t->name = sy_arena_printf(&w->w.mem, "%.*s.kv_b_proj.weight", stem, k->name);
+    if (!t->name) return no_memory(w);
+    int64_t rank = n_head > 0 && v ? k->dim[0] / n_head : 0;
+    if (rank < 1 || k->n_dim != 2 || v->n_dim != 2 || k->dim[0] % n_head || v->dim[0] % n_head || v->dim[1] != rank)
+        return sy_fail(w->w.err, SY_ESHAPE,
+                       "tensor '%s': expected [%lld * rank, keys] next to values' [%lld * n, rank]", k->file_name,
+                       (long long)n_head, (long long)n_head);
+    bool floats = k->format && k->format == v->format && k->format->st_dtype;
+    const struct sy_quant *format =
+        floats ? k->format : sy_quant_by_name("f32"); /* which holds what blocks stand for */
+    struct item made = {.keys = k, .values = v, .n_key = k->dim[1], .n_val = v->dim[0] / n_head};
+    t->file_name = k->file_name;
+    t->format = k->format && v->format ? format : NULL;
+    t->dtype = format->name;
+    t->n_dim = 2;
+    t->dim[0] = n_head * (made.n_key + made.n_val);
+    t->dim[1] = rank;
+    t->dim[2] = t->dim[3] = 1;
+    sy_status st = plan_one(w, t, it);
+    made.t = it->t;
+    made.name = it->name;
+    made.kind = it->kind;
+    made.shard = it->shard;
+    made.rows = it->rows;
+    made.cols = it->cols;
+    *it = made;
+    return st;
+}
+
 /* A folder as stored: every tensor as it is, whatever it is a part of. */
 static sy_status plan_copy(struct writer *w)
 {
@@ -133,7 +180,7 @@ static sy_status plan(struct writer *w)
 {
     size_t n = sy_checkpoint_count(w->w.c);
     const struct sy_json *config = sy_checkpoint_config(w->w.c);
-    int64_t cols_max = 1;
+    int64_t cols_max = 1, head_max = 0;
     if (w->w.c->stored && w->w.opt->to == SY_CONVERT_STORED) return plan_copy(w);
     w->item = sy_arena_array(&w->w.mem, n + 1, sizeof *w->item);
     if (!w->item) return no_memory(w);
@@ -141,9 +188,14 @@ static sy_status plan(struct writer *w)
     for (size_t i = 0; i < n; i++) {
         const struct sy_tensor *t = sy_checkpoint_at(w->w.c, i);
         if (sy_names_ignorable(t->name, config) && !sy_names_spare(t->name, config)) continue;
+        if (strstr(t->name, ".v_b_proj.weight")) continue; /* comes with the keys */
         struct item *it = &w->item[w->n_item++];
-        sy_status st = plan_one(w, t, it);
+        bool latent;
+        sy_status st = plan_latent(w, t, it, &latent);
+        if (!st && !latent) st = plan_one(w, t, it);
         if (st) return st;
+        if (latent && it->cols * it->n_key > head_max) head_max = it->cols * it->n_key;
+        if (latent && it->n_key > cols_max) cols_max = it->n_key;
         w->w.total += (double)it->rows * (double)it->cols;
         if (it->cols > cols_max) cols_max = it->cols;
         if (it->kind <= KIND_BF16) continue;
@@ -157,7 +209,8 @@ static sy_status plan(struct writer *w)
     qsort(w->item, w->n_item, sizeof *w->item, by_shard);
     w->row = sy_arena_array(&w->w.mem, (size_t)cols_max * ROWS, sizeof *w->row);
     w->raw = sy_arena_get(&w->w.mem, (size_t)cols_max * ROWS + 64);
-    return w->row && w->raw ? SY_OK : no_memory(w);
+    w->head = sy_arena_array(&w->w.mem, (size_t)head_max + 1, sizeof *w->head);
+    return w->row && w->raw && w->head ? SY_OK : no_memory(w);
 }
 
 /* ---- headers --------------------------------------------------------------------------------------------------- */
@@ -178,12 +231,16 @@ static int pieces_of(const struct item *it, struct piece p[3])
         memcpy(p[0].dim, it->t->dim, sizeof p[0].dim);
         p[0].bytes = (int64_t)it->t->n_bytes;
         return 1;
+    case KIND_F32:
     case KIND_RAW:
     case KIND_BF16:
-        p[0] = (struct piece){.tail = "", .dtype = it->kind == KIND_RAW ? it->t->format->st_dtype : "BF16"};
+        p[0] = (struct piece){.tail = "",
+                              .dtype = it->kind == KIND_F32   ? "F32"
+                                       : it->kind == KIND_RAW ? it->t->format->st_dtype
+                                                              : "BF16"};
         p[0].n_dim = it->t->n_dim;
         memcpy(p[0].dim, it->t->dim, sizeof p[0].dim);
-        p[0].bytes = r * k * (it->kind == KIND_RAW ? it->t->format->block_bytes : 2);
+        p[0].bytes = r * k * (it->kind == KIND_F32 ? 4 : it->kind == KIND_RAW ? it->t->format->block_bytes : 2);
         return 1;
     case KIND_FP8:
         p[0] = (struct piece){".weight", "F8_E4M3", 2, {r, k}, r * k};
@@ -242,26 +299,80 @@ static sy_status write_header(struct writer *w, const struct item *it, size_t n,
 
 /* ---- data ------------------------------------------------------------------------------------------------------ */
 
+/* Row r of an item. */
+static void floats(struct writer *w, const struct item *it, int64_t r, float *dst)
+{
+    if (!it->keys) {
+        sy_tensor_floats(it->t, r, dst);
+        return;
+    }
+    int64_t each = it->n_key + it->n_val, h = r / each, at = r % each, rank = it->cols;
+    if (at >= it->n_key) sy_tensor_floats(it->values, h * it->n_val + at - it->n_key, dst);
+    for (int64_t c = 0; at == 0 && c < rank; c++) sy_tensor_floats(it->keys, h * rank + c, w->head + c * it->n_key);
+    for (int64_t c = 0; at < it->n_key && c < rank; c++) dst[c] = w->head[c * it->n_key + at];
+}
+
+static const unsigned char *stored(const struct item *it, int64_t r)
+{
+    return it->keys ? NULL : sy_tensor_stored(it->t, r);
+}
+
+/* w whose -exp() is y. */
+static float undo_exp(float y)
+{
+    float w = logf(-y), up = w, down = w;
+    for (int k = 0; k < 8 && -expf(w) != y; k++) {
+        if (k % 2) w = up = nextafterf(up, HUGE_VALF);
+        else w = down = nextafterf(down, -HUGE_VALF);
+    }
+    return w;
+}
+
+/* A vector that the file changed. As stored nothing may be lost: doing it again must give the file's numbers. */
+static void write_undone(struct writer *w, const struct item *it)
+{
+    const struct sy_tensor *t = it->t;
+    float *out = w->row + it->cols;
+    bool same = true;
+    for (int64_t r = 0; r < it->rows && !w->w.err->code; r++) {
+        sy_tensor_floats(t, r, w->row);
+        for (int64_t i = 0; i < it->cols; i++) {
+            float y = w->row[t->n_dim > 1 ? i : sy_tensor_row(t, i)], x = t->neg_exp ? undo_exp(y) : y - 1;
+            if (t->neg_exp && !isfinite(x) && !w->w.err->code)
+                (void)sy_fail(w->w.err, SY_EFORMAT, "tensor '%s': expected numbers below 0, found %g", t->file_name,
+                              (double)y);
+            same &= (t->neg_exp ? -expf(x) : x + 1) == y;
+            out[i] = x;
+        }
+        put(w, out, (size_t)it->cols * sizeof *out);
+    }
+    if (!same && w->w.opt->to == SY_CONVERT_STORED && !w->w.err->code)
+        (void)sy_fail(w->w.err, SY_ENOSUP,
+                      "tensor '%s': the file %s, which cannot be undone without loss; --quant allows for it",
+                      t->file_name, t->neg_exp ? "holds its exponential" : "adds 1 to it");
+}
+
 static void write_floats(struct writer *w, const struct item *it)
 {
-    int64_t k = it->cols, size = it->t->format->block_bytes, half = it->t->head_rows / 2;
+    int64_t k = it->cols, size = it->t->format->block_bytes;
+    bool moved = it->t->head_rows > 0 || (it->t->tiles.n_key > 0 && !it->t->tiled_cols);
     for (int64_t r = 0; r < it->rows && !w->w.err->code; r++) {
-        const unsigned char *stored = sy_tensor_stored(it->t, r);
+        const unsigned char *lies = stored(it, r);
         if (it->kind == KIND_RAW && (it->t->n_dim > 1 || it->t->col_bytes)) {
-            if (!stored) { /* elements apart: one expert's of several */
-                sy_tensor_floats(it->t, r, w->row);
+            if (!lies) { /* elements apart: one expert's of several */
+                floats(w, it, r, w->row);
                 it->t->format->quantise(w->row, w->raw, k);
             }
-            put(w, stored ? stored : w->raw, (size_t)(k * size));
+            put(w, lies ? lies : w->raw, (size_t)(k * size));
             continue;
         }
-        if (it->kind == KIND_RAW) { /* the elements of a bias may be stored as rope pairs */
-            if (!half) put(w, it->t->data, (size_t)(k * size));
-            for (int64_t i = 0; half && i < k; i++)
+        if (it->kind == KIND_RAW) { /* the elements of a bias may be stored as rope pairs, or as tiled heads */
+            if (!moved) put(w, it->t->data, (size_t)(k * size));
+            for (int64_t i = 0; moved && i < k; i++)
                 put(w, it->t->data + sy_tensor_row(it->t, i) * size, (size_t)size);
             continue;
         }
-        sy_tensor_floats(it->t, r, w->row);
+        floats(w, it, r, w->row);
         uint16_t *h = (uint16_t *)(void *)w->raw;
         for (int64_t i = 0; i < k; i++) h[i] = sy_bf16_narrow(w->row[it->t->n_dim > 1 ? i : sy_tensor_row(it->t, i)]);
         put(w, h, (size_t)(2 * k));
@@ -292,7 +403,7 @@ static void write_blocks(struct writer *w, const struct item *it)
         if (same) {
             b = sy_tensor_stored(it->t, r);
         } else {
-            sy_tensor_floats(it->t, r, w->row);
+            floats(w, it, r, w->row);
             q->quantise(w->row, w->raw, k);
             q->dequant(w->raw, w->row + k, k);
             sy_convert_count_error(&w->w, w->row, w->row + k, k);
@@ -337,7 +448,7 @@ static void write_fp8(struct writer *w, const struct item *it)
     int64_t k = it->cols;
     for (int64_t r0 = 0; r0 < it->rows && !w->w.err->code; r0 += ROWS) {
         int64_t n = it->rows - r0 < ROWS ? it->rows - r0 : ROWS;
-        for (int64_t r = 0; r < n; r++) sy_tensor_floats(it->t, r0 + r, w->row + r * k);
+        for (int64_t r = 0; r < n; r++) floats(w, it, r0 + r, w->row + r * k);
         for (int64_t i = 0; i < n * k; i++) w->w.all += (double)w->row[i] * (double)w->row[i];
         for (int64_t c = 0; c < k; c += FP8_BLOCK) {
             int64_t m = k - c < FP8_BLOCK ? k - c : FP8_BLOCK;
@@ -368,11 +479,17 @@ static sy_status write_item(struct writer *w, const struct item *it)
 {
     sy_buf_clear(&w->scale);
     if (it->kind == KIND_COPY) write_copy(w, it);
+    else if (it->kind == KIND_F32) write_undone(w, it);
     else if (it->kind == KIND_RAW || it->kind == KIND_BF16) write_floats(w, it);
     else if (it->kind == KIND_FP8) write_fp8(w, it);
     else write_blocks(w, it);
     if (w->scale.failed) return no_memory(w);
-    sy_checkpoint_let_go(w->w.c, it->t, 0, it->rows);
+    if (!it->keys) {
+        sy_checkpoint_let_go(w->w.c, it->t, 0, it->rows);
+    } else {
+        sy_checkpoint_let_go(w->w.c, it->keys, 0, it->keys->dim[0]);
+        sy_checkpoint_let_go(w->w.c, it->values, 0, it->values->dim[0]);
+    }
     sy_convert_progress(&w->w, (double)it->rows * (double)it->cols);
     return w->w.err->code;
 }
@@ -460,6 +577,7 @@ static sy_status write_config(struct writer *w)
     sy_buf_init(&own, w->w.env, 0);
     sy_buf_char(&b, '{');
     for (void *it = NULL; (it = sy_json_next(sy_checkpoint_config(w->w.c), it, &key, &v)); first = false) {
+        if (!copied && !strcmp(key, "kv_b_split")) continue;
         if (!copied && (!strcmp(key, "quantization_config") || !strcmp(key, "compression_config"))) continue;
         sy_buf_text(&b, first ? "\n  " : ",\n  ");
         sy_json_quote(&b, key, strlen(key));
