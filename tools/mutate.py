@@ -3,8 +3,8 @@
 
   tools/mutate.py [NAME...]
 
-Each mutation edits one place of a copy of src/, builds it, and runs tests of test/e2e/families.py. Prints a line for each, then
-"N passed, N failed": passed when every test named fails."""
+Each mutation edits one place of a copy of src/, builds it, and runs tests of test/e2e/families.py, or of another file there that
+is named before a colon. Prints a line for each, then "N passed, N failed": passed when every test named fails."""
 import os
 import re
 import shutil
@@ -14,8 +14,8 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COPY = os.path.join(ROOT, "build/mutant")
 
-# name: (file, what stands there, what it becomes, families whose test must notice)
-M, B, C = "src/model/", "src/model/block/", "src/backend/cpu/"
+# name: (file, what stands there, what it becomes, tests that must notice: families, or FILE:TEST)
+M, B, C, F, T = "src/model/", "src/model/block/", "src/backend/cpu/", "src/checkpoint/", "src/text/"
 MUTATIONS = {
     "rope turns the other way": (M + "model.c", "freq[i] = (float)(1.0 / pow(", "freq[i] = (float)(-1.0 / pow(", "llama mistral gpt_oss"),
     "rope's base": (M + "model.c", "pow(theta, 2.0 * i / d_rot)", "pow(1.02 * theta, 2.0 * i / d_rot)", "llama qwen3"),
@@ -85,6 +85,21 @@ MUTATIONS = {
     "runs overlap": (C + "recur.c", "for (int i = 0; pos > 0 && i < 3; i++)", "for (int i = 0; pos > 0 && i < 2; i++)", "deepseek_v4"),
     "a run is seen too early": (C + "chosen.c", "return (position(s, row) + 1) / every;", "return (position(s, row) + every) / every;", "deepseek_v4"),
     "a run's position": (M + "deepseek_v4.c", "rope.every = every;", "rope.every = 1;", "deepseek_v4"),
+    "GGUF: rope pairs stay": (F + "names.c", "t.head_rows = (int32_t)d->head_dim;", "(void)0;", "golden:logits_gguf_llama_q8_0_generic"),
+    "GGUF: gate and up swapped": (F + "gguf_archs.c", '{"ffn_gate", "mlp.gate_proj", 0},\n    {"ffn_up", "mlp.up_proj", 0}', '{"ffn_up", "mlp.gate_proj", 0},\n    {"ffn_gate", "mlp.up_proj", 0}', "golden:logits_gguf_llama_q8_0_generic"),
+    "GGUF: rope pairs not written": (F + "convert_gguf.c", "return h + (i % 2 ? o->head_rows / 2 + i / 2 : i / 2);", "return h + i;", "convert:folders_as_gguf"),
+    "GGUF: 1 not added to norms": (F + "convert_gguf.c", "i < k; i++) x[i] += 1;", "i < k; i++) x[i] += 0;", "convert:what_a_gguf_changed convert:folders_as_gguf"),
+    "GGUF: 1 not taken from norms": (F + "convert_folder.c", "undo_exp(y) : y - 1;", "undo_exp(y) : y;", "convert:what_a_gguf_changed"),
+    "GGUF: decays as they are": (F + "convert_gguf.c", "x[i] = -expf(x[i]);", "x[i] = -x[i];", "convert:folders_as_gguf"),
+    "GGUF: value heads in order": (F + "convert_gguf.c", "return sy_vhead_row(&o->order, s);", "return s;", "convert:value_heads_stand_tiled"),
+    "GGUF: value heads' vectors tiled": (F + "convert_folder.c", "|| (it->t->tiles.n_key > 0 && !it->t->tiled_cols);", "|| 0;", "convert:folders_as_gguf"),
+    "GGUF: latents' keys not turned": (F + "convert_gguf.c", "x[i] = w->head[i * len + at];", "x[i] = w->head[(at * n + i) % (len * n)];", "convert:latents_stand_in_two"),
+    "GGUF: latents' values for keys": (F + "convert_folder.c", "h * it->n_val + at - it->n_key, dst)", "h * it->n_val, dst)", "convert:latents_stand_in_two convert:folders_as_gguf"),
+    "GGUF: Falcon-H1's norm": (F + "gguf_archs.c", '"pre_ff_layernorm.weight", SY_NAME_WHOLE', '"pre_ff_layernorm", 0', "convert:names_that_others_read"),
+    "GGUF: window not written": (F + "gguf_make.c", 'key_u32(m, "attention.sliding_window", window);', "", "convert:folders_as_gguf"),
+    "tokenizer.json: worst merge first": (T + "tokenizer_to_json.c", "x->score > y->score ? -1 : 1", "x->score < y->score ? -1 : 1", "convert:sentencepiece"),
+    "tokenizer.json: no prefix": (T + "tokenizer_to_json.c", "if (prefix) text(m, \"{\\\"type\\\":\\\"Prepend", "if (0) text(m, \"{\\\"type\\\":\\\"Prepend", "convert:sentencepiece"),
+    "tokenizers not compared": (T + "tokenizer_same.c", "*same = false;", "*same = *same;", "convert:sentencepiece"),
     "experts by the token's table": (C + "moe.c", "given ? (int32_t)given[k] :", "given && k > 99 ? 0 :", "deepseek_v4"),
 }
 
@@ -108,18 +123,24 @@ def make():
     return subprocess.run(["make", "-s", "-j2", "build/release/systole"], cwd=COPY, capture_output=True, text=True)
 
 
-def fails(families):
-    """Names of the families whose test fails."""
+def fails(tests):
+    """How many of them fail."""
     env = dict(os.environ, SYSTOLE=os.path.join(COPY, "build/release/systole"))
-    argv = [sys.executable, "test/e2e/families.py", *["test_" + f for f in families.split()]]
-    out = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True).stdout
-    found = re.search(r"(\d+) passed, (\d+) failed", out)
-    if not found or int(found[1]) + int(found[2]) != len(families.split()):
-        sys.exit("the tests did not run:\n" + out[-2000:])
-    return int(found[2])
+    files, failed = {}, 0
+    for test in tests.split():
+        file, _, name = test.rpartition(":")
+        files.setdefault(file or "families", []).append("test_" + name)
+    for file, names in files.items():
+        argv = [sys.executable, "test/e2e/%s.py" % file, *names]
+        out = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True).stdout
+        found = re.search(r"(\d+) passed, (\d+) failed", out)
+        if not found or int(found[1]) + int(found[2]) != len(names):
+            sys.exit("the tests did not run:\n" + out[-2000:])
+        failed += int(found[2])
+    return failed
 
 
-def mutate(name, file, old, new, families):
+def mutate(name, file, old, new, tests):
     path = os.path.join(COPY, file)
     with open(path) as f:
         text = f.read()
@@ -131,8 +152,8 @@ def mutate(name, file, old, new, families):
         built = make()
         if built.returncode:
             return "FAILED: does not compile: " + built.stderr[:400]
-        n, of = fails(families), len(families.split())
-        return "%s: %d of %d tests notice (%s)" % ("ok" if n == of else "FAILED", n, of, families)
+        n, of = fails(tests), len(tests.split())
+        return "%s: %d of %d tests notice (%s)" % ("ok" if n == of else "FAILED", n, of, tests)
     finally:
         with open(path, "w") as f:
             f.write(text)
