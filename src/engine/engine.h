@@ -35,7 +35,8 @@ struct sy_engine_opt {   /* zero everywhere is a sensible default */
     int32_t score_row_max;  /* prompt rows of logits in a step; 0: 64 */
     int32_t wait_max;       /* requests that wait; 0: 4096 */
     int64_t kv_bytes_max;   /* hard cap of the KV cache; 0: what seq_max sequences of ctx_len need */
-    int64_t snapshot_bytes; /* for snapshots of recurrent states beside those that run; 0: 8 and 4 per sequence */
+    int64_t snapshot_bytes; /* for snapshots of recurrent states beside slots for those that run, less than a state:
+                               none; 0: 8 and 4 per sequence */
     int64_t swap_bytes;     /* host memory for blocks of preempted sequences; 0: they are recomputed */
     double gap_ms_max;      /* bound on the time between two tokens of a running request, kept by shrinking
                                prefill chunks; 0: none */

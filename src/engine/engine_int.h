@@ -18,6 +18,7 @@ struct spec {
     double n, x, xx, y, xy; /* decayed sums over decode steps: rows x, ns y */
     double draft_ns;        /* a step of the draft model, for each sequence in it */
     struct hits hits[3];    /* of all sequences */
+    double last;            /* ns of the last step, without what held it up */
     double passed, behind;  /* decayed sums of decode steps' ns: of all; lost by those with guesses, not below 0 */
     bool guessed;           /* the step had guesses */
 };
@@ -266,7 +267,7 @@ bool spec_pays(struct sy_engine *, struct seq *, int kind);
 int32_t spec_lease(struct sy_engine *, struct seq *, int32_t k, int32_t block_len);
 void spec_step_cost(struct sy_engine *, uint64_t ns); /* of the step that ran */
 void spec_draft_cost(struct sy_engine *, uint64_t ns, int32_t n_run, int32_t n_guessing, int32_t n_tok);
-void spec_account(struct sy_engine *, uint64_t n_gen, uint64_t ns); /* for the speed-up */
+void spec_account(struct sy_engine *, uint64_t n_gen); /* of that step: for the speed-up */
 /* draft.c */
 enum sy_model_part draft_part(const struct sy_engine *); /* of the model that steps run */
 SY_CHECK sy_status draft_graph(struct sy_engine *, struct sy_shape, struct sy_graph **out, struct sy_err *);

@@ -28,8 +28,9 @@ void spec_step_cost(struct sy_engine *e, uint64_t ns)
 {
     struct spec *c = &e->spec;
     double x = e->batch.n_tok, y = (double)ns, usual = c->n > 0 ? c->y / c->n : y;
-    if (e->opt.draft_max <= 0 || e->n_prefill > 0) return;
     if (y > 4 * usual) y = 4 * usual; /* held up by something else */
+    c->last = y;
+    if (e->opt.draft_max <= 0 || e->n_prefill > 0) return;
     double keep = 0.98;
     c->n = keep * c->n + 1;
     c->x = keep * c->x + x;
@@ -213,16 +214,16 @@ void spec_settle(struct sy_engine *e)
     }
 }
 
-void spec_account(struct sy_engine *e, uint64_t n_gen, uint64_t ns)
+void spec_account(struct sy_engine *e, uint64_t n_gen)
 {
-    double row, token;
+    double row, token, ns = e->spec.last;
     struct spec *c = &e->spec;
     bool guessed = c->guessed;
     c->guessed = false;
     if (e->opt.draft_max <= 0 || e->n_prefill > 0 || !costs(e, &row, &token)) return;
-    c->passed = 0.998 * c->passed + (double)ns;
-    c->behind = 0.998 * c->behind + (guessed ? (double)ns - (double)n_gen * token : 0);
+    c->passed = 0.998 * c->passed + ns;
+    c->behind = 0.998 * c->behind + (guessed ? ns - (double)n_gen * token : 0);
     if (c->behind < 0) c->behind = 0;
     e->stats.spec_plain_ns += (double)n_gen * token;
-    e->stats.spec_real_ns += (double)ns;
+    e->stats.spec_real_ns += ns;
 }

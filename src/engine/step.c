@@ -95,7 +95,7 @@ static void collect(struct sy_engine *e, const struct sy_result *r, uint64_t now
     spec_settle(e);
     for (int32_t i = 0; i < e->n_running; i++) window_shed(e, e->running[i]);
     if (e->n_prefill == 0) e->stats.decode_tok += e->stats.n_gen_tok - n_gen;
-    spec_account(e, e->stats.n_gen_tok - n_gen, now - e->now);
+    spec_account(e, e->stats.n_gen_tok - n_gen);
     for (int32_t i = e->n_running - 1; i >= 0; i--) { /* those that only wanted rows of their prompt */
         struct seq *s = e->running[i];
         if (s->n_done == s->n_end) sched_end(e, s, SY_FINISH_LENGTH, true);

@@ -71,6 +71,7 @@ sy_status sy_serving_open(struct sy_args *a, struct sy_engine **out, struct sy_e
     opt.no_prefix_cache = sy_arg_on(a, "no-prefix-cache");
     opt.swap_bytes = sy_arg_int(a, "swap-memory");
     opt.snapshot_bytes = sy_arg_int(a, "snapshot-memory");
+    if (sy_arg_given(a, "snapshot-memory") && opt.snapshot_bytes == 0) opt.snapshot_bytes = 1; /* not the default */
     opt.trace = sy_arg_text(a, "trace");
     st = sy_engine_new(&a->app->env, &opt, out, err);
     sy_progress_end(&bar);
