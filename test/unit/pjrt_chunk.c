@@ -249,7 +249,10 @@ static const struct case_of cases[] = {
      {{0, 64, NEW, 1}, {70, 130, 2, 3}, {127, 1, 4, 4}, {128, 64, 5, 6}, {0, 5, NEW, 7}}},
     {{SHAPE(8, 9, 2, 4, 4, 2, false), NORM}, 3, {{5, 59, 7, 7}, {63, 66, 8, 1}, {129, 40, 1, 2}}},
     {{SHAPE(4, 6, 2, 4, 2, 2, true), NORM}, 0, {{0, 100, NEW, 2}, {64, 10, 1, 3}}}, /* two units; a tail of a round */
-    {{SHAPE(4, 6, 1, 2, 2, 2, false)}, 0, {{0, 0, 0, 0}}},                          /* nothing to do */
+    {{SHAPE(8, 6, 1, 2, 2, 4, false), NORM},
+     0,
+     {{60, 140, 1, 2}, {64, 64, 3, 4}, {0, 30, NEW, 5}}},  /* a tail of four */
+    {{SHAPE(4, 6, 1, 2, 2, 2, false)}, 0, {{0, 0, 0, 0}}}, /* nothing to do */
 };
 
 static void test_chunk(void **state)
