@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Breaks the structural features of the models one at a time and shows that a test notices.
 
-  tools/mutate.py [NAME...]
+  tools/mutate.py [NAME... | --places]
 
 Each mutation edits one place of a copy of src/, builds it, and runs tests of test/e2e/families.py, or of another file there that
-is named before a colon. Prints a line for each, then "N passed, N failed": passed when every test named fails."""
+is named before a colon. Prints a line for each, then "N passed, N failed": passed when every test named fails.
+--places only looks whether each still has its place."""
 import os
 import re
 import shutil
@@ -17,15 +18,15 @@ COPY = os.path.join(ROOT, "build/mutant")
 # name: (file, what stands there, what it becomes, tests that must notice: families, or FILE:TEST)
 M, B, C, F, T = "src/model/", "src/model/block/", "src/backend/cpu/", "src/checkpoint/", "src/text/"
 MUTATIONS = {
-    "rope turns the other way": (M + "model.c", "freq[i] = (float)(1.0 / pow(", "freq[i] = (float)(-1.0 / pow(", "llama mistral gpt_oss"),
-    "rope's base": (M + "model.c", "pow(theta, 2.0 * i / d_rot)", "pow(1.02 * theta, 2.0 * i / d_rot)", "llama qwen3"),
+    "rope turns the other way": ("src/graph/rope.c", "freq[i] = (float)(1.0 / pow(", "freq[i] = (float)(-1.0 / pow(", "llama mistral gpt_oss"),
+    "rope's base": ("src/graph/rope.c", "pow(theta, 2.0 * i / d_rot)", "pow(1.02 * theta, 2.0 * i / d_rot)", "llama qwen3"),
     "partial rope turns all dims": (M + "model.c", 'd_rot = (int32_t)sy_jread_int_or(r, "rotary_dim", d_rot, 2, d_head)', "d_rot = d_head", "glm4 minimax_m2"),
     "rope pairs side by side": (M + "glm4.c", "m->rope.interleaved = true", "m->rope.interleaved = false", "glm4"),
-    "llama3 bands not mixed": (M + "model.c", "wave > old / low ? 0 : (old / wave - low) / (high - low)", "wave > old / low ? 0 : 1", "llama"),
+    "llama3 bands not mixed": ("src/graph/rope.c", "wave > old / low ? 0 : (old / wave - low) / (high - low)", "wave > old / low ? 0 : 1", "llama"),
     "linear scaling omitted": (M + "model.c", "freq[i] = (float)(freq[i] / factor);\n    } else if", "freq[i] = (float)(freq[i] / (factor + 1));\n    } else if", "gemma3"),
     "YaRN's ramp not truncated": (M + "model.c", "if (y->truncate) {", "if (0 && y->truncate) {", "deepseek_v3"),
     "YaRN's mscale in the scores": (B + "mla.c", "sy_rope_score_scale(c) / sqrt", "1.0 / sqrt", "deepseek_v3 deepseek_v32"),
-    "YaRN's attention factor": (M + "model.c", "0.1 * k * log(factor) + 1; }", "0.0 * k * log(factor) + 1; }", "gpt_oss"),
+    "YaRN's attention factor": ("src/graph/rope.c", "0.1 * k * log(factor) + 1; }", "0.0 * k * log(factor) + 1; }", "gpt_oss"),
     "LongRoPE's long factors": (M + "phi3.c", "m->rope.inv_freq_long = far", "m->rope.inv_freq_long = far ? near : far", "phi3"),
     "proportional rope": (M + "model.c", "i = (int)(share * d_head / 2)", "i = (int)(share * d_head / 2) + 1", "gemma4"),
     "queries not tempered": (M + "ministral3.c", "m->temper.beta > 0 ? &", "m->temper.beta > 1e9f ? &", "ministral3"),
@@ -71,7 +72,7 @@ MUTATIONS = {
     "values' norm": (B + "gemma.c", "h->d, m->d.eps);\n    *k = head_norm", "h->d, m->d.eps + 1);\n    *k = head_norm", "gemma3n gemma4"),
     "shared keys": (B + "gemma.c", "m->owner[l] = from;", "m->owner[l] = from > 0 && l > from && m->full[from - 1] == m->full[l] ? from - 1 : from;", "gemma3n"),
     "sparse activation": (M + "gemma3n.c", "sy_sparsify(", "sy_scale(", "gemma3n"),
-    "decay's sign": ("src/backend/backend.h", "return -expf(x)", "return -2 * expf(x)", "mamba2 qwen3_next falcon_h1"),
+    "decay's sign": ("src/backend/backend.h", "neg_exp ? x : -expf(x)", "neg_exp ? x : -2 * expf(x)", "mamba2 qwen3_next falcon_h1"),
     "convolution's order": (C + "recur.c", "taps[i % n_tap * d + i / n_tap]", "taps[(n_tap - 1 - i % n_tap) * d + i / n_tap]", "mamba2 lfm2 qwen3_next"),
     "gate before the norm": (B + "mamba2.c", "if (m->norm != SY_MAMBA_NORM_FIRST) y =", "if (m->norm == SY_MAMBA_NORM_FIRST) y =", "mamba2"),
     "groups of the gated norm": (M + "nemotron_h.c", "x->n_norm_group = x->n_group", "x->n_norm_group = 1", "nemotron_h"),
@@ -159,7 +160,20 @@ def mutate(name, file, old, new, tests):
             f.write(text)
 
 
+def check_places():
+    gone = []
+    for name, (file, old, _, _) in MUTATIONS.items():
+        with open(os.path.join(ROOT, file)) as f:
+            if old not in f.read():
+                gone.append(name)
+                print("%s: its place in %s is gone" % (name, file))
+    print("%d passed, %d failed" % (len(MUTATIONS) - len(gone), len(gone)))
+    sys.exit(bool(gone))
+
+
 def main():
+    if sys.argv[1:] == ["--places"]:
+        check_places()
     names = sys.argv[1:] or list(MUTATIONS)
     prepare()
     built = make()

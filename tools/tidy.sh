@@ -86,6 +86,8 @@ banned() { # banned PATTERN INSTEAD [FILES THAT MAY]
 echo "$tracked" | grep -E '^(src|include|test/(unit|e2e|fuzz)|tools)/' | grep -vE 'corpus|tidy\.sh' |
     xargs grep -nE '\b(TODO|FIXME|XXX|HACK)\b' 2> /dev/null | check 'leftovers'
 
+python3 tools/mutate.py --places | grep 'is gone' | check 'places of mutations'
+
 # Variables that can change outside a function: whatever lies in .data or .bss (constants with pointers are in .data.rel.ro).
 if [ -d build/release/src ]; then
     find build/release/src -name '*.o' -exec objdump -t {} + 2> /dev/null | awk '

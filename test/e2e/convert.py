@@ -156,15 +156,25 @@ def variants():
     delta = ["layers.%d.self_attn.%s" % (i, x) for i in (0, 2) for x in ("q_", "k_", "v_", "b_proj", "f_b", "g_b", "dt_", "A_", "o_proj")]
     resized(case, {"48": "144", "2": "6"}, *delta)
     yield "kimi-linear", case
-    for arch, name in (("gemma3n", "gemma3n"), ("gemma4", "gemma4_moe"), ("glm-dsa", "glm_moe_dsa"), ("qwen35moe", "qwen3_5_moe")):
+    case = family("gemma4")  # whose embeddings for each layer have rows of their own number
+    case["config"]["vocab_size_per_layer_input"] = 60
+    resized(case, {"262144": "60"}, "embed_tokens_per_layer")
+    yield "gemma4", case
+    for arch, name in (("gemma3n", "gemma3n"), ("gemma4-moe", "gemma4_moe"), ("glm-dsa", "glm_moe_dsa"), ("qwen35", "qwen3_5"),
+                       ("qwen35moe", "qwen3_5_moe")):
         yield arch, family(name)
 
 
 def test_variants_as_gguf():
     """And what is broken in such a file is told in one line that names it."""
+    swa = ["key_length_swa", "shared_kv_layers"]
+    shaped = {"falcon-h1": "blk.0.ssm_in.weight", "kimi-linear": "blk.1.attn_k_b.weight", "gemma3n": "altup_proj.weight",
+              "gemma4": "blk.0.inp_gate.weight", "gemma4-moe": "blk.0.ffn_gate_up_exps.weight", "glm-dsa": "blk.0.attn_v_b.weight",
+              "qwen35": "blk.0.ssm_conv1d.weight", "qwen35moe": "blk.0.ssm_out.weight"}
     required = {"falcon-h1": ["ssm.inner_size", "ssm.group_count"], "kimi-linear": ["kda.head_dim", "head_count_kv", "kv_lora_rank"],
-                "gemma3n": ["activation_sparsity_scale", "altup.num_inputs"], "gemma4": ["key_length_swa", "shared_kv_layers"],
-                "glm-dsa": ["indexer.top_k", "indexer.key_length"], "qwen35moe": ["ssm.time_step_rank", "expert_count"]}
+                "gemma3n": ["activation_sparsity_scale", "altup.num_inputs"], "gemma4": swa, "gemma4-moe": swa,
+                "glm-dsa": ["indexer.top_k", "indexer.key_length"], "qwen35": ["ssm.time_step_rank", "ssm.state_size"],
+                "qwen35moe": ["ssm.time_step_rank", "expert_count"]}
     for arch, case in variants():
         with tempfile.TemporaryDirectory() as d:
             seeded.write_folder(d, case)
@@ -173,6 +183,12 @@ def test_variants_as_gguf():
                 whole = f.read()
             broken = [(whole[: len(whole) * i // 5], "") for i in range(1, 5)]
             broken += [(whole.replace(k.encode(), k[:-1].encode() + b"?", 1), k.split(".")[-1]) for k in required[arch]]
+            for k in required[arch]:  # a whole number where its type says a float
+                at = whole.index(k.encode()) + len(k)
+                if whole[at : at + 4] == b"\4\0\0\0":
+                    broken.append((whole[:at] + b"\6" + whole[at + 1 :], k.split(".")[-1]))
+            at = whole.index(shaped[arch].encode()) + len(shaped[arch]) + 4  # past the number of dimensions: a longer one
+            broken.append((whole[:at] + struct.pack("<Q", struct.unpack("<Q", whole[at : at + 8])[0] + 32) + whole[at + 8 :], ""))
             for data, says in broken:
                 with open(d + "/bad.gguf", "wb") as f:
                     f.write(data)
@@ -446,6 +462,75 @@ def test_tokenizers_without_a_name():
             refused(4, "tokenize", "-m", d + "/new.gguf", says="no tokenizer", stdin=b"x")
             with open(d + "/new.gguf", "rb") as f:  # a string of 4 characters, which other readers ask for
                 assert b"tokenizer.ggml.model\x08\0\0\0\4\0\0\0\0\0\0\0none" in f.read(1 << 20), name
+
+
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which column each of a word's nibbles is
+
+
+def packed(rows, order=range(8)):
+    """Rows of 4-bit codes as words, eight columns each."""
+    return b"".join(struct.pack("<I", sum(r[at + o] << 4 * i for i, o in enumerate(order))) for r in rows for at in range(0, len(r), 8))
+
+
+def in_groups(method, w, group):
+    """A matrix [out, in] in 4 bits as GPTQ or AWQ have it: codes around 8, a scale for each column and group of its inputs."""
+    n, k = len(w), len(w[0])
+    of = [(7 * i % k if method == "gptq" else i) // group for i in range(k)]  # GPTQ's in the order of their activations
+    scale = [[max(abs(w[j][i]) for i in range(k) if of[i] == g) / 7 + 1e-6 for j in range(n)] for g in range(k // group)]
+    code = [[min(15, max(0, round(w[j][i] / scale[of[i]][j]) + 8)) for j in range(n)] for i in range(k)]
+    made = {"scales": ("F16", [k // group, n], b"".join(struct.pack("<e", x) for row in scale for x in row))}
+    if method == "gptq":  # eight inputs a word; a zero point less one
+        made["qweight"] = ("I32", [k // 8, n], packed([[code[at + i][j] for i in range(8)] for at in range(0, k, 8) for j in range(n)]))
+        made["qzeros"] = ("I32", [k // group, n // 8], packed([[7] * n] * (k // group)))
+        made["g_idx"] = ("I32", [k], struct.pack("<%di" % k, *of))
+    else:
+        made["qweight"] = ("I32", [k, n // 8], packed(code, AWQ_ORDER))
+        made["qzeros"] = ("I32", [k // group, n // 8], packed([[8] * n] * (k // group)))
+    return made
+
+
+def write_quantised(d, method):
+    found = {}
+    for name, (dtype, shape, raw) in lib.raw_tensors(MODEL + "/model.safetensors").items():
+        if not name.endswith("_proj.weight"):
+            found[name] = (dtype, shape, raw)
+            continue
+        x = widened(raw)
+        made = in_groups(method, [x[i : i + shape[1]] for i in range(0, len(x), shape[1])], 32)
+        found.update({name[: -len("weight")] + k: v for k, v in made.items()})
+    header, at = {}, 0
+    for name, (dtype, shape, raw) in sorted(found.items()):
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(raw)]}
+        at += len(raw)
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    with open(d + "/model.safetensors", "wb") as f:
+        f.write(struct.pack("<Q", len(head)) + head + b"".join(found[k][2] for k in sorted(found)))
+    with open(MODEL + "/config.json") as f:
+        config = json.load(f)
+    more = {"sym": True, "desc_act": True} if method == "gptq" else {"zero_point": True, "version": "gemm"}
+    config["quantization_config"] = dict(quant_method=method, bits=4, group_size=32, **more)
+    with open(d + "/config.json", "w") as f:
+        json.dump(config, f)
+    return found
+
+
+def test_awq_and_gptq():
+    """Every tensor's bytes as stored; no GGUF as stored; other formats from what they stand for."""
+    with tempfile.TemporaryDirectory() as d:
+        plain = logits(MODEL, d)
+    for method in ("awq", "gptq"):
+        with tempfile.TemporaryDirectory() as d:
+            stored = write_quantised(d, method)
+            want = logits(d, d)
+            assert off(plain, want) < 0.5, (method, off(plain, want))
+            ok("convert", "-m", d, "-o", d + "/new", "--skip-check")
+            assert all_tensors(d + "/new") == stored and logits(d + "/new", d) == want, method
+            said = refused(4, "convert", "-m", d, "-o", d + "/new.gguf", "--skip-check")
+            assert "_proj" in said and "--quant says what to make of it" in said, said
+            for out, name, most in (("/8.gguf", "Q8_0", 0.05), ("/fp8", "fp8", 0.2)):
+                ok("convert", "-m", d, "-o", d + out, "--quant", name, "--skip-check")
+                assert off(want, logits(d + out, d)) < most, (method, name)
 
 
 def test_config_that_gguf_cannot_say():

@@ -3,6 +3,9 @@
 #include <string.h>
 
 #include "checkpoint/internal.h"
+#include "text/tokenizer.h"
+
+enum { TOKENS_MAX = 4096 }; /* of a vocabulary that is worth the time to write anew */
 
 static volatile unsigned sink; /* what was read must be used, or it is not read */
 
@@ -36,6 +39,23 @@ static void read_all(const struct sy_checkpoint *c)
     sink = sum;
 }
 
+/* The tokenizer as a folder would have it, which is read back there. */
+static void write_tokenizer(const struct sy_checkpoint *c)
+{
+    const struct sy_gguf_vocab *v = sy_checkpoint_gguf_vocab(c);
+    struct sy_buf json, config;
+    struct sy_err err = {0};
+    size_t n;
+    const char *template = sy_checkpoint_chat_template(c, &n);
+    if (!v || v->n_token > TOKENS_MAX) return;
+    sy_buf_init(&json, sy_env_default(), 0);
+    sy_buf_init(&config, sy_env_default(), 0);
+    sy_status st = sy_tokenizer_to_json(sy_env_default(), v, template, template ? n : 0, &json, &config, &err);
+    sy_assert(st == SY_OK ? json.len && config.len : err.code == st && err.msg[0]);
+    sy_buf_release(&json);
+    sy_buf_release(&config);
+}
+
 int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n);
 int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n)
 {
@@ -55,6 +75,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n)
     sy_status st = sy_checkpoint_from_gguf(sy_env_default(), shard, n_shard, &c, &err);
     sy_assert((st == SY_OK) == (c != NULL) && (st == SY_OK || (err.code == st && err.msg[0])));
     if (c) read_all(c);
+    if (c) write_tokenizer(c);
     sy_checkpoint_free(c);
     return 0;
 }
