@@ -99,7 +99,7 @@ MUTATIONS = {
     "GGUF: Falcon-H1's norm": (F + "gguf_archs.c", '"pre_ff_layernorm.weight", SY_NAME_WHOLE', '"pre_ff_layernorm", 0', "convert:names_that_others_read"),
     "GGUF: window not written": (F + "gguf_make.c", 'key_u32(m, "attention.sliding_window", window);', "", "convert:folders_as_gguf"),
     "tokenizer.json: worst merge first": (T + "tokenizer_to_json.c", "x->score > y->score ? -1 : 1", "x->score < y->score ? -1 : 1", "convert:sentencepiece"),
-    "tokenizer.json: no prefix": (T + "tokenizer_to_json.c", "if (prefix) text(m, \"{\\\"type\\\":\\\"Prepend", "if (0) text(m, \"{\\\"type\\\":\\\"Prepend", "convert:sentencepiece"),
+    "tokenizer.json: no prefix": (T + "tokenizer_to_json.c", "if (prefix) text(m, \"{\\\"type\\\":\\\"Prepend", "if (!prefix) text(m, \"{\\\"type\\\":\\\"Prepend", "convert:sentencepiece"),
     "tokenizers not compared": (T + "tokenizer_same.c", "*same = false;", "*same = *same;", "convert:sentencepiece"),
     "experts by the token's table": (C + "moe.c", "given ? (int32_t)given[k] :", "given && k > 99 ? 0 :", "deepseek_v4"),
 }

@@ -512,11 +512,11 @@ static sy_status open_arch(struct writer *w)
     w->dense = sy_gguf_experts(config) == 0;
     w->arch = name ? sy_gguf_arch_of_class(name, !w->dense) : NULL;
     if (!w->arch)
-        return sy_fail(
-            w->w.err, SY_ENOSUP,
-            "'%s': no GGUF architecture is defined for '%s' (gguf-py 0.19), so its tensors and keys have no names "
-            "there; name a folder, not a file ending in .gguf",
-            w->w.c->path, name ? name : "");
+        return sy_fail(w->w.err, SY_ENOSUP,
+                       "'%s': what a GGUF calls the tensors and keys of '%s' is not known here; name a folder, not a "
+                       "file ending "
+                       "in .gguf",
+                       w->w.c->path, name ? name : "");
     w->n_layer = sy_json_int(sy_json_get(config, "num_hidden_layers"),
                              (int64_t)sy_json_len(sy_json_get(config, "layers_block_type")));
     int64_t n_key = sy_json_int(sy_json_get(config, "linear_num_key_heads"), 1);

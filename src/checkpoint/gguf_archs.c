@@ -312,6 +312,8 @@ static const struct sy_name_rule none[] = {{NULL, NULL, 0}};
 static const struct sy_gguf_arch archs[] = {
     {"cohere2", "Cohere2ForCausalLM", "cohere2", "silu", .pattern = 4, .names = none},
     {"deepseek2", "DeepseekV3ForCausalLM", "deepseek_v3", "silu", .latent = true, .names = block_deepseek},
+    {"deepseek32", "DeepseekV32ForCausalLM", "deepseek_v32", "silu", .latent = true, .names = block_deepseek,
+     .next = next_layers},
     {"exaone4", "Exaone4ForCausalLM", "exaone4", "silu", .pattern = 4, .names = block_post_norm},
     {"falcon-h1", "FalconH1ForCausalLM", "falcon_h1", "silu", .names = block_falcon_h1, .whole = whole_falcon_h1},
     {"gemma2", "Gemma2ForCausalLM", "gemma2", "gelu_pytorch_tanh", .norm_plus_one = true, .pattern = 2,

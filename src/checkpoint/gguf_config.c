@@ -676,6 +676,7 @@ static const struct more {
     {.arch = "gemma3", .add = sy_gguf_gemma3},
     {.arch = "gemma3n", .add = sy_gguf_gemma3n, .keys = {gemma3n_keys}},
     {.arch = "gemma4", .add = sy_gguf_gemma4, .keys = {gemma4_keys}},
+    {.arch = "deepseek32", .add = deepseek_keys, .keys = {sigmoid_moe_keys, mla_keys, indexer_keys}},
     {.arch = "glm-dsa", .add = deepseek_keys, .keys = {sigmoid_moe_keys, mla_keys, indexer_keys}},
     {.arch = "glm4moe", .add = glm4_moe_keys, .keys = {sigmoid_moe_keys}},
     {.arch = "gpt-oss", .add = gpt_oss_keys, .keys = {local_moe_keys}},

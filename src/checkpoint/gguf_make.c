@@ -78,7 +78,7 @@ static void key_text(struct make *m, const char *tail, const char *s, size_t n)
 static const struct sy_json *get(const struct make *m, const char *name) { return sy_json_get(m->cfg, name); }
 static bool is(const struct make *m, const char *arch) { return !strcmp(m->arch->name, arch); }
 
-static bool is_latent(const struct make *m) { return is(m, "deepseek2") || is(m, "glm-dsa") || is(m, "kimi-linear"); }
+static bool is_latent(const struct make *m) { return m->arch->latent; }
 
 /* A key of the config, where it is a number. */
 static void copy_num(struct make *m, const char *tail, const struct sy_json *v)
@@ -250,8 +250,8 @@ static void put_gemma(struct make *m, int64_t layers_27b)
 
 static void put_routing(struct make *m)
 {
-    static const char *const sigmoid[] = {"deepseek2", "glm-dsa",    "glm4moe",       "kimi-linear",
-                                          "lfm2moe",   "minimax-m2", "nemotron_h_moe"};
+    static const char *const sigmoid[] = {"deepseek2",   "deepseek32", "glm-dsa",    "glm4moe",
+                                          "kimi-linear", "lfm2moe",    "minimax-m2", "nemotron_h_moe"};
     const struct sy_json *normed = get(m, is(m, "kimi-linear") ? "moe_renormalize" : "norm_topk_prob");
     for (size_t i = 0; i < SY_COUNT(sigmoid); i++)
         if (is(m, sigmoid[i])) key_u32(m, "expert_gating_func", 2);

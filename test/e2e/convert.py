@@ -128,8 +128,8 @@ def test_folders_as_gguf():
     assert len(same) >= 35 and not missing, (len(same), missing)
 
 
-# Architectures that GGUF does not define, and configs that it has no keys for: see variants() for others of their family.
-NO_GGUF = ("deepseek_v32", "deepseek_v4", "falcon_h1", "gpt_oss", "kimi_linear", "minimax", "qwen2", "qwen2_moe", "qwen3")
+# Architectures whose GGUF names are not known here, and configs that it has no keys for: see variants() for others of their family.
+NO_GGUF = ("deepseek_v4", "falcon_h1", "gpt_oss", "kimi_linear", "minimax", "qwen2", "qwen2_moe", "qwen3")
 
 
 def family(name):
