@@ -4,6 +4,7 @@
 
 #include "app/hub/hub.h"
 #include "base/json.h"
+#include "checkpoint/checkpoint.h"
 #include "model/model.h"
 
 static const struct sy_flag flags[] = {
@@ -54,22 +55,31 @@ static sy_status run(struct sy_args *a, struct sy_err *err)
 
 enum { NAMES_FROM = 19, LINE_MAX_COLUMNS = 110 };
 
+/* A word after what stands in the line, or in the next one where there is no room. */
+static void add_word(struct sy_buf *b, size_t *used, size_t indent, const char *word)
+{
+    if (*used + 1 + strlen(word) > LINE_MAX_COLUMNS) {
+        sy_buf_printf(b, "\n%*s", (int)indent, "");
+        *used = indent;
+    }
+    sy_buf_printf(b, " %s", word);
+    *used += 1 + strlen(word);
+}
+
 static void list_architectures(struct sy_buf *b)
 {
-    sy_buf_text(b, "\nsupported architectures (config.json \"architectures\"; GGUF files of the same families):\n");
+    size_t column = 1;
+    const char *gguf;
+    sy_buf_text(b, "\nsupported architectures (config.json \"architectures\"):\n");
     for (size_t i = 0; sy_archs[i]; i++) {
         size_t used = NAMES_FROM;
         sy_buf_printf(b, "  %-*s", NAMES_FROM - 2, sy_archs[i]->name);
-        for (const char *const *c = sy_archs[i]->claims; *c; c++) {
-            if (used + 1 + strlen(*c) > LINE_MAX_COLUMNS) {
-                sy_buf_printf(b, "\n%*s", NAMES_FROM, "");
-                used = NAMES_FROM;
-            }
-            sy_buf_printf(b, " %s", *c);
-            used += 1 + strlen(*c);
-        }
+        for (const char *const *c = sy_archs[i]->claims; *c; c++) add_word(b, &used, NAMES_FROM, *c);
         sy_buf_char(b, '\n');
     }
+    sy_buf_text(b, "\nof GGUF files (\"general.architecture\"):\n ");
+    for (size_t i = 0; (gguf = sy_gguf_arch_name(i)); i++) add_word(b, &column, 1, gguf);
+    sy_buf_char(b, '\n');
 }
 
 const struct sy_command sy_cmd_models = {

@@ -369,12 +369,7 @@ const struct sy_gguf_arch *sy_gguf_arch_find(const struct sy_text *name)
     return NULL;
 }
 
-void sy_gguf_arch_list(char *text, size_t n)
-{
-    size_t at = 0;
-    for (size_t i = 0; i < SY_COUNT(archs) && at < n; i++)
-        at += (size_t)snprintf(text + at, n - at, "%s%s", i ? ", " : "", archs[i].name);
-}
+const char *sy_gguf_arch_name(size_t i) { return i < SY_COUNT(archs) ? archs[i].name : NULL; }
 
 /* Classes that go by another's architecture there. */
 static const struct {

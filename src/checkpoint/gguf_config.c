@@ -803,14 +803,11 @@ sy_status sy_gguf_config(struct sy_checkpoint *ck, const struct sy_gguf *g, stru
     if (!sy_gguf_text(&b.m, "general.architecture", &name))
         return sy_gguf_refuse(&b.m, SY_EFORMAT, "key 'general.architecture': expected a string, found nothing");
     b.arch = d->arch = sy_gguf_arch_find(&name);
-    if (!b.arch) {
-        char known[600];
-        sy_gguf_arch_list(known, sizeof known);
+    if (!b.arch)
         return sy_gguf_refuse(&b.m, SY_ENOSUP,
-                              "key 'general.architecture': '%.*s' is not supported as GGUF; expected "
-                              "one of %s",
-                              (int)(name.n < 60 ? name.n : 60), name.at, known);
-    }
+                              "key 'general.architecture': '%.*s' is not supported as GGUF; 'systole help models' "
+                              "lists those that are",
+                              (int)(name.n < 60 ? name.n : 60), name.at);
     b.o = ck->config = sy_json_new_object();
     if (!b.o) return sy_ckpt_nomem(ck, err);
     put_all(&b, g);

@@ -230,7 +230,6 @@ extern const struct sy_name_rule sy_gguf_whole[], sy_gguf_block[]; /* what all h
 const struct sy_gguf_arch *sy_gguf_arch_find(const struct sy_text *name); /* NULL: unknown */
 /* Of a class, with experts or without; NULL: has none that is known. */
 const struct sy_gguf_arch *sy_gguf_arch_of_class(const char *hf_class, bool sparse);
-void sy_gguf_arch_list(char *text, size_t n); /* "gemma2, gemma3, ...", for messages */
 /* Of a tensor whose last rows are those value heads, or one number for each; n_key 0: it has not as many. */
 struct sy_vheads sy_vheads_of(const struct sy_vheads *heads, int64_t rows);
 /* The GGUF name (in gguf[n]), layer (-1: none) and expert (-1: no expert's) of a Hugging Face name; NULL: has none.

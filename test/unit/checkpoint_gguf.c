@@ -413,10 +413,8 @@ static const struct {
     {no_arch, SY_EFORMAT, "'m.gguf': key 'general.architecture': expected a string, found nothing"},
     {arch_type, SY_EFORMAT, "'m.gguf': key 'general.architecture': expected a string, found a uint32"},
     {other_arch, SY_ENOSUP,
-     "'m.gguf': key 'general.architecture': 'rwkv6' is not supported as GGUF; expected one of "
-     "cohere2, deepseek2, exaone4, falcon-h1, gemma2, gemma3, gemma3n, gemma4, glm-dsa, glm4, glm4moe, gpt-oss, "
-     "granite, granitehybrid, kimi-linear, lfm2, lfm2moe, llama, llama4, mamba2, minimax-m2, mistral3, nemotron_h, "
-     "nemotron_h_moe, olmo2, phi3, qwen2, qwen2moe, qwen3, qwen3moe, qwen35, qwen35moe, qwen3next, smollm3"},
+     "'m.gguf': key 'general.architecture': 'rwkv6' is not supported as GGUF; 'systole help models' lists those that "
+     "are"},
     {key_twice, SY_EFORMAT, "'m.gguf': key 'llama.block_count' is there twice, expected once"},
     {value_type, SY_EFORMAT, "'m.gguf': key 'x': unknown value type 13, expected 0 to 12"},
     {array_nested, SY_EFORMAT, "'m.gguf': key 'x': arrays of arrays (element type 9) are not supported"},
