@@ -29,6 +29,14 @@ def test_v7():
     check_mixture("v7-2", "bf16", "f8_e4m3")
 
 
+def test_groups():
+    """Groups of sequences with experts over all devices: kernels stand there as elsewhere."""
+    with tempfile.TemporaryDirectory() as d:
+        r = program(d, MIXTURE, "v7-2", "--ctx-size", 512, "--max-seqs", 8, "--max-batched-tokens", 64, "--dp-attention", 2, "--ep", 2)
+    check_weighed(r, "attention_of_decode", "experts")
+    assert r["experts"]["kernel"] and r["dp_attention"] == 2, r
+
+
 def test_delta():
     """The gated delta rule; heads of 64 leave attention to plain operations."""
     text = dict(HYBRID, architectures=["Qwen3_5ForCausalLM"], hidden_size=512, intermediate_size=1024, num_hidden_layers=4,

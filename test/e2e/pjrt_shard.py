@@ -47,6 +47,11 @@ def test_sharding():
         assert worst(got, golden["s33.logits"][1]) <= tolerance("test/golden/models/llama"), how
 
 
+def test_kernels():
+    """Programs with kernels, in groups and stages, leave what those of plain operations do."""
+    plugged.unit("pjrt_groups")
+
+
 def test_sharding_refusals():
     run = ["run", "-m", "test/golden/models/llama", "--ids", "1", "-n", 1]
     refused(4, *run, "--dp-attention", 2, says="2 devices")

@@ -298,7 +298,7 @@ static void test_layer(void **state)
 {
     (void)state;
     struct pj_client c;
-    open_cpu_plugin(&c);
+    open_cpu_plugin(&c, 1);
     compare(&c, BY_DELTA, 1, 4, N_SEQ);
     compare(&c, BY_DELTA, 4, 12, N_SEQ); /* two units of six heads */
     compare(&c, BESIDE, 2, 4, 3 * N_SEQ);

@@ -156,7 +156,7 @@ static void test_dispatch(void **state)
 {
     (void)state;
     struct pj_client c;
-    open_cpu_plugin(&c);
+    open_cpu_plugin(&c, 1);
     const int32_t shape[][3] = {{1, 4, 2}, {5, 4, 2}, {16, 3, 1}, {32, 8, 4}, {40, 1, 1}};
     for (size_t i = 0; i < SY_COUNT(shape); i++)
         for (int weigh = 0; weigh < 2; weigh++) {

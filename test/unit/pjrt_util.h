@@ -4,8 +4,9 @@
 
 #include <stdlib.h>
 
-/* The plugin for CPUs that SYSTOLE_CPU_PLUGIN names, one device; a test without one is skipped, with a word. */
-static inline void open_cpu_plugin(struct pj_client *c)
+/* The plugin for CPUs that SYSTOLE_CPU_PLUGIN names, with as many devices; a test without one is skipped, with a
+ * word. */
+static inline void open_cpu_plugin(struct pj_client *c, int n_device)
 {
     const char *path = getenv("SYSTOLE_CPU_PLUGIN");
     if (!path || !*path) {
@@ -13,5 +14,5 @@ static inline void open_cpu_plugin(struct pj_client *c)
         skip();
     }
     struct sy_err err = {0};
-    if (pj_client_open(sy_env_default(), path, 1, c, &err)) fail_msg("%s", err.msg);
+    if (pj_client_open(sy_env_default(), path, n_device, c, &err)) fail_msg("%s", err.msg);
 }

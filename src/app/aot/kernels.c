@@ -14,13 +14,9 @@ enum { AUTO, PLAIN, MOSAIC }; /* --kernels */
 /* Why no kernel stands in any program of the job. */
 static const char *none_at_all(const struct aot_job *j)
 {
-    const struct sy_shard *s = &j->opt.shard;
     int choice = sy_arg_choice(j->a, "kernels");
     return j->target->kind != SY_AOT_TPU ? "chips that are not TPUs"
            : choice == PLAIN             ? "--kernels plain"
-           : s->n_dp > 1                 ? "groups with sequences of their own"
-           : s->n_stage > 1              ? "stages of layers"
-           : s->n_ffn > 0                ? "devices for attention alone"
            : j->store && choice == AUTO  ? "programs that are kept must be those that serving asks for, which uses "
                                            "kernels with --kernels mosaic alone"
                                          : NULL;

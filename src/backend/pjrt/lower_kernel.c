@@ -26,7 +26,6 @@ const char *lower_kernel_refuses(const struct sy_node *n, const struct pj_lower_
            : a->chunk != 0                                        ? "attention within chunks"
            : n->in[4].id                                          ? "sinks"
            : n->in[5].id                                          ? "keys that an indexer chooses"
-           : a->stage_ranks != 0                                  ? "stages of layers"
            : 3 * a->n_kv > MO_CARRY_MAX                           ? "more than 21 key heads on a device"
            : (len & (len - 1)) != 0 || len < 8 || len > BLOCK_MAX ? "blocks not of 8 to 1024 positions"
                                                                   : NULL;

@@ -134,9 +134,6 @@ static sy_status check_kernels(const struct sy_backend *b, struct sy_err *err)
         return sy_fail(err, SY_ENOSUP,
                        "--kernels mosaic: these are for TPUs, and plugin '%s' is for '%s'; leave it out",
                        b->client.plugin.path, b->client.platform);
-    const struct sy_shard *s = &b->opt.shard;
-    if (b->n_group > 1 || s->n_stage > 1 || s->n_ffn > 0)
-        return sy_fail(err, SY_ENOSUP, "--kernels mosaic: not with --dp-attention, --pp or --afd; leave it out");
     return SY_OK;
 }
 

@@ -155,6 +155,6 @@ def answers(s, asks):
 def unit(name, *args):
     """A program of test/unit that wants a plugin."""
     program = os.path.join(os.path.dirname(lib.PROGRAM), "test/unit", name)
-    env = dict(os.environ, SYSTOLE_CPU_PLUGIN=plugins.file(plugins.CPU))
+    env = dict(os.environ, SYSTOLE_CPU_PLUGIN=plugins.file(plugins.CPU), XLA_FLAGS=ENV["XLA_FLAGS"])
     r = subprocess.run([program, *args], env=env, capture_output=True, text=True, timeout=200)
     assert r.returncode == 0 and "[  PASSED  ] 1 test(s)" in r.stdout + r.stderr, r.stdout + r.stderr
