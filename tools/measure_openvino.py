@@ -6,7 +6,7 @@
 
 Needs the package openvino-genai, which has a tokenizer of its own: prompts are windows of test/data/text.txt, cut so that they
 come near the lengths asked for, and lengths printed are its own. `LLMPipeline` runs one sequence, a continuous batch many;
-their output tokens/s include the prompts' time, as in `systole bench offline --mixed --random-range 1`."""
+its output tokens/s include the prompts' time, as `output_tok_s` of `systole bench offline --json` does."""
 import argparse
 import os
 import time
