@@ -391,13 +391,15 @@ int pj_reduce(struct pj_hlo *h, const char *op, int a, int dim, double init)
 int pj_dot(struct pj_hlo *h, int a, int b, const struct pj_dot *d, enum pj_elem out)
 {
     struct pj_type x = *pj_type_of(h, a), y = *pj_type_of(h, b), t = {.elem = out};
-    sy_assert(h->failed || (x.dim[d->over_a] == y.dim[d->over_b] && x.elem == y.elem));
+    sy_assert(h->failed || x.elem == y.elem);
+    for (int i = 0; i <= d->n_more; i++) sy_assert(h->failed || x.dim[d->over_a + i] == y.dim[d->over_b + i]);
     for (int i = 0; i < d->n_batch; i++) t.dim[t.n_dim++] = x.dim[d->batch_a[i]];
     for (int side = 0; side < 2; side++) {
         const struct pj_type *s = side ? &y : &x;
         const int *batch = side ? d->batch_b : d->batch_a;
         for (int i = 0; i < s->n_dim; i++) {
-            bool gone = i == (side ? d->over_b : d->over_a);
+            int over = side ? d->over_b : d->over_a;
+            bool gone = i >= over && i <= over + d->n_more;
             for (int k = 0; k < d->n_batch; k++) gone = gone || i == batch[k];
             if (!gone) t.dim[t.n_dim++] = s->dim[i];
         }
@@ -412,8 +414,11 @@ int pj_dot(struct pj_hlo *h, int a, int b, const struct pj_dot *d, enum pj_elem 
         sy_buf_text(&h->body, "], ");
     }
     /* A TPU multiplies f32 in one pass of bf16 unless told otherwise. */
-    sy_buf_printf(&h->body, "contracting_dims = [%d] x [%d]%s", d->over_a, d->over_b,
-                  x.elem == PJ_F32 ? ", precision = [HIGHEST, HIGHEST]" : "");
+    sy_buf_text(&h->body, "contracting_dims = [");
+    for (int i = 0; i <= d->n_more; i++) sy_buf_printf(&h->body, "%s%d", i ? ", " : "", d->over_a + i);
+    sy_buf_text(&h->body, "] x [");
+    for (int i = 0; i <= d->n_more; i++) sy_buf_printf(&h->body, "%s%d", i ? ", " : "", d->over_b + i);
+    sy_buf_printf(&h->body, "]%s", x.elem == PJ_F32 ? ", precision = [HIGHEST, HIGHEST]" : "");
     put_signature(h, (const int[]){a, b}, 2, v);
     return v;
 }

@@ -97,12 +97,37 @@ int lower_dequantised(struct lower *l, const struct pj_wseg *s, int code, int sc
 {
     struct pj_hlo *h = &l->h;
     if (scale < 0) return number_of(h, s, code);
-    int64_t rows = pj_type_of(h, code)->dim[0];
-    struct pj_type grouped = PJ_TYPE(PJ_F32, rows, s->cols / s->group, s->group);
-    int x = number_of(h, s, pj_reshape(h, code, 3, grouped.dim));
-    x = pj_binary(h, "multiply", x, PJ_BROADCAST(h, scale, grouped, 0, 1));
-    if (min >= 0) x = pj_binary(h, "add", x, PJ_BROADCAST(h, min, grouped, 0, 1));
-    return PJ_RESHAPE(h, x, rows, s->cols);
+    struct pj_type t = *pj_type_of(h, code), grouped = PJ_TYPE(PJ_F32, t.dim[0], s->cols / s->group, s->group);
+    if (s->wide > 0) grouped = PJ_TYPE(PJ_F32, t.dim[0], t.dim[1], t.dim[2]);
+    int x = number_of(h, s, pj_reshape(h, code, 3, grouped.dim)), row = s->wide > 0 ? 2 : 1;
+    x = pj_binary(h, "multiply", x, PJ_BROADCAST(h, scale, grouped, 0, row));
+    if (min >= 0) x = pj_binary(h, "add", x, PJ_BROADCAST(h, min, grouped, 0, row));
+    return s->wide > 0 ? x : PJ_RESHAPE(h, x, t.dim[0], s->cols);
+}
+
+int lower_product(struct lower *l, const struct pj_wseg *s, int x, const int part[3], bool exact)
+{
+    struct pj_hlo *h = &l->h;
+    struct pj_dot d = {.over_a = 1, .over_b = 1};
+    bool after = part[1] >= 0 && part[2] < 0 && s->group == s->cols; /* one scale for all that is summed */
+    int numbers = s->kind == PJ_DENSE ? part[0] : lower_dequantised(l, s, part[0], after ? -1 : part[1], part[2]);
+    if (s->wide > 0) { /* both dimensions summed over: a reshape between would put all numbers into memory */
+        x = PJ_RESHAPE(h, x, pj_type_of(h, x)->dim[0], s->cols / s->group, s->group);
+        d = (struct pj_dot){.over_a = 1, .over_b = 0, .n_more = 1};
+    }
+    int y = exact ? pj_dot(h, x, pj_convert(h, numbers, PJ_F32), &d, PJ_F32) : lower_dot(l, x, numbers, &d);
+    int64_t rows = s->stack > 0 ? s->stack : s->rows;
+    if (s->wide > rows) y = pj_slice(h, y, 1, 0, rows);
+    if (!after) return y;
+    struct pj_type t = *pj_type_of(h, y);
+    return pj_binary(h, "multiply", y, PJ_BROADCAST(h, PJ_RESHAPE(h, part[1], t.dim[1]), t, 1));
+}
+
+static int seg_product(struct lower *l, const struct pj_wseg *s, int x, bool exact)
+{
+    int arg = l->arg0 + s->arg;
+    const int part[] = {arg, s->has_scale ? arg + 1 : -1, s->has_min ? arg + 2 : -1};
+    return lower_product(l, s, x, part, exact);
 }
 
 static int seg_matrix(struct lower *l, const struct pj_wseg *s)
@@ -124,12 +149,8 @@ static int linear(struct lower *l, const struct sy_node *n)
     const struct pj_wentry *e = pj_weight(l->w, l->node[n->in[1].id].name);
     int part[16], x = in(l, n, 0);
     sy_assert(e->n_seg > 0 && e->n_seg <= (int)SY_COUNT(part));
-    struct pj_dot d = {.over_a = 1, .over_b = 1};
     bool exact = l->node[n->in[1].id].attr.weight.exact;
-    for (int i = 0; i < e->n_seg; i++) {
-        int w = seg_matrix(l, &e->seg[i]);
-        part[i] = exact ? pj_dot(&l->h, x, pj_convert(&l->h, w, PJ_F32), &d, PJ_F32) : lower_dot(l, x, w, &d);
-    }
+    for (int i = 0; i < e->n_seg; i++) part[i] = seg_product(l, &e->seg[i], x, exact);
     int y = pj_concat(&l->h, part, e->n_seg, 1);
     return n->in[2].id ? pj_binary(&l->h, "add", y, as_rows(l, lower_vec(l, n->in[2]), y)) : y;
 }

@@ -47,6 +47,8 @@ int lower_fn(struct lower *, enum sy_fn, int x);
 int lower_glu(struct lower *, const struct sy_glu_dim *, int gate, int up);
 /* Numbers of a quantised [rows, cols]: scale * code + min (-1: none of these), each group of a row with its own. */
 int lower_dequantised(struct lower *, const struct pj_wseg *, int code, int scale, int min);
+/* x [any, cols] times the numbers of codes, scales and minima (-1: none), as they are stored: f32 [any, rows]. */
+int lower_product(struct lower *, const struct pj_wseg *, int x, const int part[3], bool exact);
 int lower_attend(struct lower *, const struct sy_node *);
 /* lower_kernel.c: whether attention is a kernel's, whose KV arrays are [n_block, block_len, n_kv * d]; the step's
  * attention by it: q [tok, n_head * d], what a token sees of the node's arrays. */

@@ -132,29 +132,15 @@ struct experts {
     int64_t rows, pairs, tile;
 };
 
-/* Expert e's scales or minima [rows, groups] of an array of them [experts * groups, 1, rows]. */
+/* Expert e's scales or minima, of an array of all experts'. */
 static int expert_scales(struct experts *x, const struct pj_wseg *s, int array, int e)
 {
     struct pj_hlo *h = &x->l->h;
     int64_t n = s->cols / s->group;
     int from = pj_binary(h, "multiply", e, pj_const(h, pj_scalar(PJ_I32), (double)n));
     int some = pj_dynamic_slice(h, array, 0, from, n);
+    if (s->wide > 0) return some;
     return pj_transpose(h, PJ_RESHAPE(h, some, n, s->stack), (const int[]){1, 0});
-}
-
-/* Expert e's share (its rows, scalar i32 from) of a weight of n_row rows an expert. */
-static int expert_matrix(struct experts *x, sy_val v, int e, int64_t n_row)
-{
-    struct lower *l = x->l;
-    struct pj_hlo *h = &l->h;
-    const struct pj_wentry *w = pj_weight(l->w, l->node[v.id].name);
-    sy_assert(w->n_seg == 1);
-    const struct pj_wseg *s = w->seg;
-    int from = pj_binary(h, "multiply", e, pj_const(h, pj_scalar(PJ_I32), (double)n_row)), arg = l->arg0 + s->arg;
-    int m = pj_dynamic_slice(h, arg, 0, from, n_row);
-    if (s->kind == PJ_DENSE) return m;
-    int scale = s->has_scale ? expert_scales(x, s, arg + 1, e) : -1;
-    return lower_dequantised(l, s, m, scale, s->has_min ? expert_scales(x, s, arg + 2, e) : -1);
 }
 
 /* x [tile, k] times the matrix [n_row, k] of expert e, plus its bias. */
@@ -162,9 +148,16 @@ static int product(struct experts *x, int a, sy_val w, sy_val bias, int e, int64
 {
     struct lower *l = x->l;
     struct pj_hlo *h = &l->h;
-    int y = lower_dot(l, a, expert_matrix(x, w, e, n_row), &(struct pj_dot){.over_a = 1, .over_b = 1});
+    const struct pj_wentry *of = pj_weight(l->w, l->node[w.id].name);
+    sy_assert(of->n_seg == 1);
+    const struct pj_wseg *s = of->seg;
+    int64_t n = s->wide > 0 ? s->cols / s->group : n_row;
+    int from = pj_binary(h, "multiply", e, pj_const(h, pj_scalar(PJ_I32), (double)n)), arg = l->arg0 + s->arg;
+    const int part[] = {pj_dynamic_slice(h, arg, 0, from, n), s->has_scale ? expert_scales(x, s, arg + 1, e) : -1,
+                        s->has_min ? expert_scales(x, s, arg + 2, e) : -1};
+    int y = lower_product(l, s, a, part, false);
     if (!bias.id) return y;
-    int from = pj_binary(h, "multiply", e, pj_const(h, pj_scalar(PJ_I32), (double)n_row));
+    from = pj_binary(h, "multiply", e, pj_const(h, pj_scalar(PJ_I32), (double)n_row));
     int b = pj_dynamic_slice(h, lower_vec(l, bias), 0, from, n_row);
     return pj_binary(h, "add", y, row_vector(h, b, *pj_type_of(h, y)));
 }

@@ -37,6 +37,8 @@ struct pj_wseg { /* rows of a joined matrix that lie alike; arguments arg (data)
     enum pj_coding code;
     int64_t group;
     int64_t stack; /* of experts: rows of each, whose scales lie [experts * groups, 1, rows]; 0: [rows, groups] */
+    int64_t wide;  /* above 0: codes lie [groups, group, wide], scales and minima [groups, wide], of each expert if
+                    * stack > 0; rows and zeros to a multiple of 128 */
     bool has_scale, has_min;
     bool by_in;        /* a rank's share is some of the columns, else of the rows */
     bool dense, exact; /* numbers whatever the format; f32 whatever the compute type */

@@ -6,7 +6,14 @@
 #include "backend/pjrt/pjrt_int.h"
 #include "graph/shard.h"
 
-enum { USE_MATRIX = 1, USE_VECTOR = 2, GROUP_MIN = 16 };
+enum {
+    USE_PRODUCT = 1, /* all rows at once */
+    USE_ROWS = 2,    /* some of them, or by heads */
+    USE_VECTOR = 4,
+    GROUP_MIN = 16,
+    LANES = 128 /* kernels of experts take groups of its multiples, by rows; a product from rows by groups that are
+                 * no multiple of it takes eight times as long on a TPU */
+};
 
 struct planner {
     const struct sy_env *env;
@@ -35,9 +42,10 @@ static unsigned uses_of(const struct sy_node *node, uint32_t n, uint32_t id)
     for (uint32_t i = 1; i < n; i++)
         for (size_t k = 0; k < SY_COUNT(node[i].in); k++) {
             if (node[i].in[k].id != id) continue;
-            bool matrix = (node[i].op == SY_OP_LINEAR && k == 1) || node[i].op == SY_OP_EMBED ||
-                          node[i].op == SY_OP_HEADS || (node[i].op == SY_OP_EXPERTS && (k == 2 || k == 3));
-            u |= matrix ? USE_MATRIX : USE_VECTOR;
+            bool rows = node[i].op == SY_OP_EMBED || node[i].op == SY_OP_HEADS;
+            bool product =
+                (node[i].op == SY_OP_LINEAR && k == 1) || (node[i].op == SY_OP_EXPERTS && (k == 2 || k == 3));
+            u |= rows ? USE_ROWS : product ? USE_PRODUCT : USE_VECTOR;
         }
     return u;
 }
@@ -115,7 +123,7 @@ static bool plan_codes(struct pj_wseg *s, enum pj_elem *e)
     return true;
 }
 
-static void seg_args(struct planner *p, struct pj_wseg *s)
+static void seg_args(struct planner *p, struct pj_wseg *s, unsigned uses)
 {
     enum pj_elem e = PJ_F32;
     if (s->dense || !plan_codes(s, &e)) {
@@ -125,10 +133,16 @@ static void seg_args(struct planner *p, struct pj_wseg *s)
         return;
     }
     s->kind = PJ_CODED;
-    s->arg = new_arg(p, PJ_TYPE(e, s->rows, s->cols));
-    int64_t n_group = s->cols / s->group;
-    struct pj_type each = PJ_TYPE(PJ_F32, s->rows, n_group);
+    int64_t n_group = s->cols / s->group, rows = s->stack > 0 ? s->stack : s->rows;
+    bool by_rows = uses & USE_ROWS || (s->stack > 0 && s->group % LANES == 0);
+    if (n_group > 1 && !by_rows) s->wide = (rows + LANES - 1) / LANES * LANES;
+    struct pj_type code = PJ_TYPE(e, s->rows, s->cols), each = PJ_TYPE(PJ_F32, s->rows, n_group);
     if (s->stack > 0) each = PJ_TYPE(PJ_F32, s->rows / s->stack * n_group, 1, s->stack);
+    if (s->wide > 0) {
+        code = PJ_TYPE(e, s->rows / rows * n_group, s->group, s->wide);
+        each = PJ_TYPE(PJ_F32, s->rows / rows * n_group, s->wide);
+    }
+    s->arg = new_arg(p, code);
     if (s->has_scale) (void)new_arg(p, each);
     if (s->has_min) (void)new_arg(p, each);
 }
@@ -228,7 +242,8 @@ static sy_status check_others(struct planner *p, const struct sy_node *n, struct
 }
 
 /* One segment for each run of parts in formats that lie alike. */
-static sy_status plan_matrix(struct planner *p, const struct sy_node *n, int64_t stack, struct pj_wentry *e)
+static sy_status plan_matrix(struct planner *p, const struct sy_node *n, int64_t stack, unsigned uses,
+                             struct pj_wentry *e)
 {
     char name[300];
     int n_part = count_parts(n->name);
@@ -241,7 +256,7 @@ static sy_status plan_matrix(struct planner *p, const struct sy_node *n, int64_t
         e->seg->rows = n->dim[0];
         e->seg->n_part = n_part;
         e->seg->format = p->opt.assume;
-        seg_args(p, e->seg);
+        seg_args(p, e->seg, uses);
         return SY_OK;
     }
     int64_t row = 0, whole = 0;
@@ -284,7 +299,7 @@ static sy_status plan_matrix(struct planner *p, const struct sy_node *n, int64_t
     }
     sy_status st =
         n->attr.weight.share.stage || n->attr.weight.split == SY_BY_EXPERT ? check_others(p, n, e, n_part) : SY_OK;
-    for (int i = 0; i < e->n_seg && !st; i++) seg_args(p, &e->seg[i]);
+    for (int i = 0; i < e->n_seg && !st; i++) seg_args(p, &e->seg[i], uses);
     return st;
 }
 
@@ -304,7 +319,8 @@ static sy_status plan_entry(struct planner *p, const struct sy_node *node, uint3
     e->name = sy_arena_text(&p->w->arena, n->name, strlen(n->name));
     if (!e->name) return sy_fail(p->err, SY_ENOMEM, "no memory for the table of weights");
     unsigned u = uses_of(node, n_node, id);
-    sy_status st = u & USE_MATRIX ? plan_matrix(p, n, stack_of(node, n_node, id), e) : SY_OK;
+    bool matrix = u & (USE_PRODUCT | USE_ROWS);
+    sy_status st = matrix ? plan_matrix(p, n, stack_of(node, n_node, id), u, e) : SY_OK;
     if (!st && (u & USE_VECTOR)) e->vec = new_arg(p, PJ_TYPE(PJ_F32, n->dim[1]));
     return st;
 }
@@ -454,8 +470,20 @@ static void code_table(const struct pj_wseg *s, uint8_t to[256])
 /* Where group g of row r has its scale. */
 static int64_t scale_place(const struct pj_wseg *s, int64_t r, int64_t g)
 {
-    int64_t n_group = s->cols / s->group;
-    return s->stack > 0 ? (r / s->stack * n_group + g) * s->stack + r % s->stack : r * n_group + g;
+    int64_t n_group = s->cols / s->group, rows = s->stack > 0 ? s->stack : s->rows;
+    int64_t wide = s->wide > 0 ? s->wide : s->stack;
+    return wide > 0 ? (r / rows * n_group + g) * wide + r % rows : r * n_group + g;
+}
+
+static void put_codes(const struct pj_wseg *s, int64_t r, const uint8_t *code, const uint8_t to[256], uint8_t *out)
+{
+    if (s->wide == 0) {
+        for (int64_t i = 0; i < s->cols; i++) out[r * s->cols + i] = to[code[i]];
+        return;
+    }
+    int64_t rows = s->stack > 0 ? s->stack : s->rows;
+    out += r / rows * s->cols * s->wide + r % rows;
+    for (int64_t i = 0; i < s->cols; i++) out[i * s->wide] = to[code[i]];
 }
 
 static void coded_part(struct loader *l, const struct pj_wseg *s, const struct rows *x)
@@ -466,11 +494,10 @@ static void coded_part(struct loader *l, const struct pj_wseg *s, const struct r
     uint8_t to[256];
     code_table(s, to);
     for (int64_t r = 0; r < x->n; r++) {
-        unsigned char *code = l->stage[0] + (x->at + r) * s->cols;
         int64_t from = stored_row(l, s, x, r);
         if (s->format->f8) sy_tensor_f8(x->t, from, l->code, l->scale);
         else sy_tensor_codes(x->t, from, l->code, l->scale, s->has_min ? l->min : NULL);
-        for (int64_t i = 0; i < s->cols; i++) code[i] = to[l->code[col + i]];
+        put_codes(s, x->at + r, l->code + col, to, l->stage[0]);
         float *scale = (float *)(void *)l->stage[1], *min = (float *)(void *)l->stage[2];
         for (int64_t i = 0; i < n_group && s->has_scale; i++)
             scale[scale_place(s, x->at + r, i)] = by * l->scale[(col + i * s->group) / stored];
