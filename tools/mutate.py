@@ -96,6 +96,7 @@ MUTATIONS = {
     "GGUF: value heads' vectors tiled": (F + "convert_folder.c", "|| (it->t->tiles.n_key > 0 && !it->t->tiled_cols);", "|| 0;", "convert:folders_as_gguf"),
     "GGUF: latents' keys not turned": (F + "convert_gguf.c", "x[i] = w->head[i * len + at];", "x[i] = w->head[(at * n + i) % (len * n)];", "convert:latents_stand_in_two"),
     "GGUF: latents' values for keys": (F + "convert_folder.c", "h * it->n_val + at - it->n_key, dst)", "h * it->n_val, dst)", "convert:latents_stand_in_two convert:folders_as_gguf"),
+    "GGUF: lightning attention's output": (F + "names.c", "(linear || !(r->flags & SY_NAME_LINEAR))", "(linear || true)", "convert:folders_as_gguf convert:variants_as_gguf"),
     "GGUF: Falcon-H1's norm": (F + "gguf_archs.c", '"pre_ff_layernorm.weight", SY_NAME_WHOLE', '"pre_ff_layernorm", 0', "convert:names_that_others_read"),
     "GGUF: window not written": (F + "gguf_make.c", 'key_u32(m, "attention.sliding_window", window);', "", "convert:folders_as_gguf"),
     "tokenizer.json: worst merge first": (T + "tokenizer_to_json.c", "x->score > y->score ? -1 : 1", "x->score < y->score ? -1 : 1", "convert:sentencepiece"),

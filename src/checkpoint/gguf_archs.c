@@ -104,6 +104,13 @@ static const struct sy_name_rule block_deepseek[] = {
     SHARED_EXPERT("mlp.shared_experts."),
     {NULL, NULL, 0},
 };
+/* What makes the result of lightning attention has another name than that of attention. */
+static const struct sy_name_rule block_minimax_01[] = {
+    {"attn_norm_2", "self_attn.norm", 0},           {"attn_qkv", "self_attn.qkv_proj", 0},
+    {"attn_gate", "self_attn.output_gate", 0},      {"attn_output", "self_attn.out_proj", SY_NAME_LINEAR},
+    {"attn_output", "self_attn.o_proj", 0},         {"ffn_gate_inp", "block_sparse_moe.gate", 0},
+    EXPERTS("block_sparse_moe.", "w1", "w3", "w2"), {NULL, NULL, 0},
+};
 static const struct sy_name_rule block_minimax_m2[] = {
     {"ffn_gate_inp", "block_sparse_moe.gate", 0},
     {"exp_probs_b", "block_sparse_moe.e_score_correction_bias", SY_NAME_BARE},
@@ -341,6 +348,7 @@ static const struct sy_gguf_arch archs[] = {
     {"llama4", "Llama4ForCausalLM", "llama4_text", "silu", .names = block_llama4},
     {"mamba2", "Mamba2ForCausalLM", "mamba2", "silu", .names = block_mamba2, .whole = whole_mamba,
      .layers = "backbone.layers."},
+    {"minimax-01", "MiniMaxForCausalLM", "minimax", "silu", .part_rope = true, .names = block_minimax_01},
     {"minimax-m2", "MiniMaxM2ForCausalLM", "minimax_m2", "silu", .part_rope = true, .names = block_minimax_m2},
     {"mistral3", "MistralForCausalLM", "mistral", "silu", .rope_pairs = true, .names = none},
     {"nemotron_h", "NemotronHForCausalLM", "nemotron_h", "relu2", .hybrid = true, .names = block_nemotron_h,

@@ -435,6 +435,31 @@ static void minimax_m2_keys(struct build *b)
     put_bool(b, "use_qk_norm", sy_gguf_raw(b->m.g, "blk.0.attn_q_norm.weight") != NULL);
 }
 
+/* One number stands for what the residual is multiplied by, and what is added to it is not; every so-manieth layer
+ * attends, or the layers that do not are listed. */
+static void minimax_01_keys(struct build *b)
+{
+    static const char *const alpha[] = {"full_attn_alpha_factor", "linear_attn_alpha_factor", "mlp_alpha_factor"};
+    static const char *const beta[] = {"full_attn_beta_factor", "linear_attn_beta_factor", "mlp_beta_factor"};
+    double scale = sy_gguf_num(&b->m, own(b, "residual_scale"), -1e6, 1e6);
+    for (size_t i = 0; i < SY_COUNT(alpha); i++) {
+        put_num(b, alpha[i], scale);
+        put_num(b, beta[i], 1);
+    }
+    int64_t every = sy_gguf_int_or(&b->m, own(b, "full_attention_interval"), 8, 1, INT32_MAX);
+    const struct sy_gguf_kv *kv = sy_gguf_array(&b->m, own(b, "attention.recurrent_layers"), SY_GGUF_BOOL);
+    struct sy_json *list = sy_json_new_array();
+    if (kv && kv->n != (uint64_t)b->d->n_layer)
+        sy_gguf_refuse(&b->m, SY_EFORMAT, "key '%s': expected one bool for each of %lld layers, found %llu", b->key,
+                       (long long)b->d->n_layer, (unsigned long long)kv->n);
+    for (int64_t l = 0; l < b->d->n_layer && !b->m.st; l++) {
+        bool linear = kv ? kv->at[l] : (l + 1) % every != 0;
+        const char *type = linear ? "linear_attention" : "full_attention";
+        if (!sy_json_push_take(list, sy_json_new_text(type, strlen(type)))) b->nomem = true;
+    }
+    put(b, b->o, "layer_types", list);
+}
+
 /* The layer that has t as its `tail`; -1: none. */
 int64_t sy_gguf_layer_with(const struct build *b, const struct sy_tensor *t, const char *tail)
 {
@@ -688,6 +713,7 @@ static const struct more {
     {.arch = "llama", .add = llama_keys, .keys = {mixtral_keys}, .dense_too = true},
     {.arch = "llama4", .add = llama4_more, .keys = {llama4_keys}},
     {.arch = "mamba2", .add = mamba2_more, .keys = {mamba2_keys}, .alone = true},
+    {.arch = "minimax-01", .add = minimax_01_keys, .keys = {mixtral_keys}},
     {.arch = "minimax-m2", .add = minimax_m2_keys, .keys = {local_moe_keys}},
     {.arch = "mistral3", .add = mistral3_keys},
     {.arch = "nemotron_h", .add = nemotron_h_more, .keys = {nemotron_h_keys}},

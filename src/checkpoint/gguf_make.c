@@ -468,6 +468,24 @@ static void put_sections(struct make *m)
         put_u32(m, (uint32_t)sy_json_int(sy_json_at(list, i), i < 3 && !list ? (n + 2 - (int64_t)i) / 3 : 0));
 }
 
+/* One number for what the residual is multiplied by; layers that do not attend by an interval, or else listed. */
+static void put_minimax_01(struct make *m)
+{
+    bool said, fits = false;
+    int64_t every = 0;
+    key_f32(m, "residual_scale", sy_json_number(get(m, "full_attn_alpha_factor"), 1));
+    while (!fits && every++ <= m->n_layer) {
+        fits = true;
+        for (int64_t l = 0; l < m->n_layer && fits; l++) fits = full_at(m, l, &said) == ((l + 1) % every == 0);
+    }
+    if (fits) {
+        key_u32(m, "full_attention_interval", every);
+        return;
+    }
+    array(m, "attention.recurrent_layers", SY_GGUF_BOOL, (size_t)m->n_layer);
+    for (int64_t l = 0; l < m->n_layer; l++) sy_buf_char(&m->out->kv, !full_at(m, l, &said));
+}
+
 static void put_more(struct make *m)
 {
     bool qwen35 = is(m, "qwen35") || is(m, "qwen35moe");
@@ -479,6 +497,7 @@ static void put_more(struct make *m)
         key_u32(m, "ssm.inner_size",
                 sy_json_int(get(m, "linear_num_value_heads"), 0) * sy_json_int(get(m, "linear_value_head_dim"), 0));
     if (is(m, "llama4")) put_llama4(m);
+    if (is(m, "minimax-01")) put_minimax_01(m);
     if (m->arch->hybrid) put_hybrid(m);
 
     if (is(m, "gemma2")) put_gemma(m, 46);

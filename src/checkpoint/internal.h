@@ -203,6 +203,7 @@ enum {
     SY_NAME_TILED =
         8192, /* value heads, the last rows, stand here as struct sy_vheads says; with _COLS the columns */
     SY_NAME_TILED_COLS = 16384,
+    SY_NAME_LINEAR = 32768, /* only of layers that the config's "layer_types" calls "linear_attention" */
 };
 struct sy_gguf_arch {
     const char *name; /* general.architecture */

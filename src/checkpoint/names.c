@@ -15,12 +15,19 @@ static bool is_named(const struct sy_name_rule *r, const char *stem)
     return !strncmp(r->gguf, stem, n) && (!strcmp(stem + n, ".weight") || !strcmp(stem + n, ".bias"));
 }
 
-/* Of what a GGUF calls `stem`, with ".weight" or ".bias" where its rule is not whole; r may be NULL. */
-static const struct sy_name_rule *rule_for(const struct sy_name_rule *r, const char *stem)
+/* Of what a GGUF calls `stem`, with ".weight" or ".bias" where its rule is not whole; r may be NULL. linear: in a
+ * layer of linear attention. */
+static const struct sy_name_rule *rule_for(const struct sy_name_rule *r, const char *stem, bool linear)
 {
     for (; r && r->gguf; r++)
-        if (is_named(r, stem)) return r;
+        if (is_named(r, stem) && (linear || !(r->flags & SY_NAME_LINEAR))) return r;
     return NULL;
+}
+
+static bool is_linear(const struct sy_checkpoint *c, int64_t layer)
+{
+    const char *type = sy_json_text(sy_json_at(sy_json_get(c->config, "layer_types"), (size_t)layer));
+    return type && !strcmp(type, "linear_attention");
 }
 
 static const char *layers_of(const struct sy_gguf_arch *a) { return a->layers ? a->layers : "model.layers."; }
@@ -41,22 +48,22 @@ static int64_t number(const char **s, int64_t limit)
 }
 
 /* The rule for a GGUF name, with its layer (-1: none) and what follows the last dot; NULL: no rule. */
-static const struct sy_name_rule *parse(const char *name, const struct sy_gguf_dims *d, int64_t *layer,
-                                        const char **suffix)
+static const struct sy_name_rule *parse(const struct sy_checkpoint *c, const char *name, const struct sy_gguf_dims *d,
+                                        int64_t *layer, const char **suffix)
 {
     const char *dot = strrchr(name, '.'), *stem = name + 4;
     const struct sy_name_rule *r;
     *suffix = dot ? dot + 1 : "";
     *layer = -1;
     if (strncmp(name, "blk.", 4)) {
-        r = rule_for(d->arch->whole, name);
-        return r ? r : rule_for(sy_gguf_whole, name);
+        r = rule_for(d->arch->whole, name, false);
+        return r ? r : rule_for(sy_gguf_whole, name, false);
     }
     *layer = number(&stem, d->n_layer + (d->arch->next ? d->n_next : 0));
     if (*layer < 0) return NULL;
-    r = *layer >= d->n_layer ? rule_for(d->arch->next, stem) : NULL;
-    if (!r) r = rule_for(d->arch->names, stem);
-    return r ? r : rule_for(sy_gguf_block, stem);
+    r = *layer >= d->n_layer ? rule_for(d->arch->next, stem, false) : NULL;
+    if (!r) r = rule_for(d->arch->names, stem, is_linear(c, *layer));
+    return r ? r : rule_for(sy_gguf_block, stem, false);
 }
 
 /* What stands before the names in a layer; "": outside of layers, or the name is whole. */
@@ -125,7 +132,7 @@ static sy_status map_one(struct sy_checkpoint *c, struct sy_tensor t, const stru
 {
     int64_t layer;
     const char *suffix;
-    const struct sy_name_rule *r = parse(t.file_name, d, &layer, &suffix);
+    const struct sy_name_rule *r = parse(c, t.file_name, d, &layer, &suffix);
     if (!r) return sy_ckpt_add(c, &t, err);
     if (r->flags & SY_NAME_EXPERTS) return map_experts(c, t, r, layer, suffix, d, err);
     bool bare = r->flags & (SY_NAME_BARE | SY_NAME_WHOLE);

@@ -114,7 +114,7 @@ def as_gguf(model, d):
 
 def test_folders_as_gguf():
     same, none = [], []
-    for name in ("gpt_oss", "qwen2", "qwen3"):  # whose other configs say what GGUF has no key for
+    for name in ("gpt_oss", "minimax", "qwen2", "qwen3"):  # whose other configs say what GGUF has no key for
         model = "test/golden/models/" + name
         with tempfile.TemporaryDirectory() as d:
             (same if as_gguf(model, d) else none).append(model)
@@ -145,6 +145,12 @@ def resized(case, sizes, *parts):
             case["tensors"][name] = "x".join(sizes.get(n, n) for n in shape.split("x")) + " " + rest
 
 
+def swapped(name):
+    """Of layer 0 the name in layer 1, and the other way round."""
+    zero, one = "model.layers.0.", "model.layers.1."
+    return name.replace(zero, one) if zero in name else name.replace(one, zero)
+
+
 def variants():
     case = family("falcon_h1")
     for key, value in case["config"].items():
@@ -160,6 +166,13 @@ def variants():
     case["config"]["vocab_size_per_layer_input"] = 60
     resized(case, {"262144": "60"}, "embed_tokens_per_layer")
     yield "gemma4", case
+    case = family("minimax")  # one factor for all residuals; the first layers the other way round, so that no interval says which attend
+    for part in ("full_attn", "linear_attn", "mlp"):
+        case["config"][part + "_alpha_factor"] = 1.7
+        case["config"][part + "_beta_factor"] = 1.0
+    case["config"]["layer_types"][:2] = case["config"]["layer_types"][1::-1]
+    case["tensors"] = {swapped(k): v for k, v in case["tensors"].items()}
+    yield "minimax-01", case
     for arch, name in (("gemma3n", "gemma3n"), ("gemma4-moe", "gemma4_moe"), ("glm-dsa", "glm_moe_dsa"), ("qwen35", "qwen3_5"),
                        ("qwen35moe", "qwen3_5_moe")):
         yield arch, family(name)
@@ -170,10 +183,11 @@ def test_variants_as_gguf():
     swa = ["key_length_swa", "shared_kv_layers"]
     shaped = {"falcon-h1": "blk.0.ssm_in.weight", "kimi-linear": "blk.1.attn_k_b.weight", "gemma3n": "altup_proj.weight",
               "gemma4": "blk.0.inp_gate.weight", "gemma4-moe": "blk.0.ffn_gate_up_exps.weight", "glm-dsa": "blk.0.attn_v_b.weight",
+              "minimax-01": "blk.1.attn_qkv.weight",
               "qwen35": "blk.0.ssm_conv1d.weight", "qwen35moe": "blk.0.ssm_out.weight"}
     required = {"falcon-h1": ["ssm.inner_size", "ssm.group_count"], "kimi-linear": ["kda.head_dim", "head_count_kv", "kv_lora_rank"],
                 "gemma3n": ["activation_sparsity_scale", "altup.num_inputs"], "gemma4": swa, "gemma4-moe": swa,
-                "glm-dsa": ["indexer.top_k", "indexer.key_length"], "qwen35": ["ssm.time_step_rank", "ssm.state_size"],
+                "glm-dsa": ["indexer.top_k", "indexer.key_length"], "minimax-01": ["residual_scale", "expert_used_count"], "qwen35": ["ssm.time_step_rank", "ssm.state_size"],
                 "qwen35moe": ["ssm.time_step_rank", "expert_count"]}
     for arch, case in variants():
         with tempfile.TemporaryDirectory() as d:
@@ -544,6 +558,19 @@ def test_config_that_gguf_cannot_say():
         said = refused(4, "convert", "-m", d, "-o", d + "/new.gguf")
         assert "cannot say all that config.json says" in said and "window 8" in said, said
         assert not os.path.exists(d + "/new.gguf")
+
+
+def test_factors_that_gguf_cannot_say():
+    """MiniMax-01's of residuals: one for all of them, and none of what is added."""
+    case = dict(variants())["minimax-01"]
+    with tempfile.TemporaryDirectory() as d:
+        seeded.write_folder(d, case)
+        for part in ("full_attn_alpha", "linear_attn_alpha", "mlp_alpha", "full_attn_beta", "linear_attn_beta", "mlp_beta"):
+            key = part + "_factor"
+            with open(d + "/config.json", "w") as f:
+                json.dump(dict(case["config"], **{key: case["config"][key] + 0.5}), f)
+            said = refused(4, "convert", "-m", d, "-o", d + "/new.gguf", "--skip-check")
+            assert "cannot say all that config.json says" in said and not os.path.exists(d + "/new.gguf"), (key, said)
 
 
 def test_refused():
