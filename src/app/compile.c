@@ -149,9 +149,10 @@ static sy_status report(const struct aot_job *j, const char *path, struct sy_err
 static sy_status run(struct sy_args *a, struct sy_err *err)
 {
     struct aot_job j;
-    sy_status st = aot_job_open(&j, a, err);
-    if (!st) st = compile_all(&j, err);
     const char *path = sy_arg_text(a, "report");
+    sy_status st = aot_job_open(&j, a, err);
+    if (!st && path) st = sy_report_check(path, err); /* compiles take minutes */
+    if (!st) st = compile_all(&j, err);
     if (!st && path) st = report(&j, path, err);
     aot_job_release(&j);
     return st;

@@ -67,6 +67,17 @@ void sy_jout_text(struct sy_jout *j, const char *name, const char *v)
     else sy_buf_text(j->b, "null");
 }
 
+sy_status sy_report_check(const char *path, struct sy_err *err)
+{
+    if (!strcmp(path, "-")) return SY_OK;
+    bool there = access(path, F_OK) == 0;
+    FILE *f = fopen(path, "a");
+    if (!f) return sy_fail(err, SY_EIO, "cannot write '%s': %s", path, strerror(errno));
+    fclose(f);
+    if (!there) unlink(path);
+    return SY_OK;
+}
+
 sy_status sy_report_write(const struct sy_buf *b, const char *path, struct sy_err *err)
 {
     if (b->failed) return sy_fail(err, SY_ENOMEM, "no memory for the report");

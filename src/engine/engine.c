@@ -152,6 +152,8 @@ sy_status sy_engine_plan_shape(const struct sy_engine_opt *o, struct sy_engine_p
                                struct sy_err *err)
 {
     p->block_len = or_default(o->block_len, 32);
+    if (p->block_len & (p->block_len - 1))
+        return sy_fail(err, SY_EARG, "--block-size: expected a power of two, found %d", p->block_len);
     p->seq_max = or_default(o->seq_max, 1);
     p->seq_group = (int32_t)sy_ceil_div(p->seq_max, sy_shard_groups(&o->backend_opt.shard));
     p->batch_tok_max = or_default(o->batch_tok_max, 512);
@@ -334,6 +336,7 @@ sy_status sy_engine_new(const struct sy_env *env, const struct sy_engine_opt *o,
         st = sy_engine_plan_shape(o, &e->plan, &shape, err);
     }
     if (!st) st = engine_graph(e, shape, &e->graph, err);
+    if (!st) st = sy_shard_check(e->graph, &o->backend_opt.shard, err);
     if (!st) st = plan_slots(e, &shape, err);
     if (!st && o->draft_model) st = draft_open(e, shape, err);
     if (!st) st = plan_blocks(e, &shape, err);

@@ -597,3 +597,13 @@ sy_status sy_graph_shard(const struct sy_env *env, const struct sy_graph *whole,
     else *out = p.g;
     return st;
 }
+
+sy_status sy_shard_check(const struct sy_graph *g, const struct sy_shard *shard, struct sy_err *err)
+{
+    uint32_t n;
+    const struct sy_node *node = sy_graph_nodes(g, &n);
+    bool found = !shard->experts || shard->n_ffn > 0; /* A+F shares whatever feed-forward there is */
+    for (uint32_t i = 1; i < n && !found; i++) found = node[i].op == SY_OP_EXPERTS;
+    return found ? SY_OK
+                 : sy_fail(err, SY_EARG, "--ep: the model has no experts to share; leave it out, or use --tp");
+}

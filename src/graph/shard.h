@@ -26,6 +26,9 @@ int32_t sy_shard_groups(const struct sy_shard *); /* of sequences, 1 at least */
 /* Refuses (SY_ENOSUP) what cannot be split evenly, by name. One device gives the same graph again. */
 SY_CHECK sy_status sy_graph_shard(const struct sy_env *, const struct sy_graph *whole, const struct sy_shard *,
                                   struct sy_graph **out, struct sy_err *);
+/* Refuses (SY_EARG) experts over several devices where the graph, sharded or not, has none: it would change nothing.
+ */
+SY_CHECK sy_status sy_shard_check(const struct sy_graph *, const struct sy_shard *, struct sy_err *);
 /* Rows of one part of a SY_BY_OUT weight that each of n ranks holds, and the first of rank's; unit: rows that stay
  * together (a head), 1 at least. */
 int64_t sy_shard_rows(int64_t rows, int32_t n_rank, int32_t unit);

@@ -53,7 +53,7 @@ def test_refusals():
         subprocess.run([CC, "-shared", "-fPIC", d + "/empty.c", "-o", d + "/empty.so"], check=True)
         cases = [
             (4, d + "/missing.so", ("missing.so", "no such file")),
-            (4, d, ("no such file",)),
+            (4, d, ("no such file", "folder")),
             (4, d + "/text.so", ("text.so", "no shared library")),
             (4, d + "/empty.so", ("empty.so", "no PJRT plugin", "GetPjrtApi")),
             (4, make_plugin(d, "new", major=1, minor=2), ("too new", "1.2", "0.x")),
@@ -66,6 +66,7 @@ def test_refusals():
         for status, path, says in cases:
             refused(status, "run", "-m", model, "--ids", "1", "-n", 1, "--backend", "pjrt:" + path, says=says)
         run = ["run", "-m", model, "--ids", "1", "-n", 1]
+        refused(1, *run, "--backend", "pjrt:" + d + "/nochip.so", "--programs", d + "/text.so", says=("--programs", "text.so", "file"))
         refused(2, *run, "--backend", "pjrt", says="pjrt:/path/of/plugin.so")
         refused(2, *run, "--backend", "pjrt:" + d + "/nochip.so", "--threads", 2, says=("--threads", "PJRT_NPROC"))
         refused(4, *run, "--backend", "pjrt:" + d + "/nochip.so", "--compute", "int8", says="--compute int8")

@@ -22,6 +22,15 @@ def test_compile_refusals():
         refused(2, *ask_for, "--target", "v5e-1", "--tp", 2, "--plugin", "x", says="--tp: 2 devices")
         refused(2, "compile", "--target", "v5e-1", "--plugin", "x", says="--model-card")
         refused(2, *ask_for, "--target", "v6e-8", "--plugin", "x", "--bucket", "3x3", says=("--bucket", "1x1", "4x4"))
+        for how, says in ((["--dp-attention", 3], ("--dp-attention 3", "8 devices", "divisor of 8")),
+                          (["--pp", 5], ("--pp 5", "8 devices")), (["--ep", 8], ("--ep", "no experts")),
+                          (["--block-size", 33], ("--block-size", "power of two", "33")),
+                          (["--weights", "q9"], ("'q9'", "bf16", "q8_0")),
+                          (["-o", ""], ("--output", "empty name"))):
+            refused(2, *ask_for, "--target", "v5e-8", "--plugin", "x", *how, says=says)
+        refused(1, *ask_for, "--target", "v6e-8", "--max-seqs", 16, "--plugin", "x", "--report", d + "/none/r.html", says="none/r.html")
+        refused(2, "compile", "-m", "test/golden/models/llama", "--weights", "q8_0", "--target", "v5e-1", "--plugin", "x",
+                says=("--weights", "--model-card"))
         refused(5, *ask_for, "--target", "v5e-8", "--plugin", "x", says=("weights of", "16.0 GB", "--target v5e-16"))
         refused(5, *ask_for, "--target", "v6e-8", "--plugin", "x", "--max-seqs", 1024, says=("exceed", "--max-seqs", "by"))
         fits = [*ask_for, "--target", "v6e-8", "--max-seqs", 16, "--bucket", "4x4"]
@@ -56,7 +65,18 @@ def test_compile():
         kinds = b["collectives_by_kind"]
         assert (b["collectives"] > 0) == (tp > 1) == bool(kinds), b
         assert sum(k["count"] for k in kinds.values()) == b["collectives"] and set(kinds) <= {"all-reduce", "all-gather"}, kinds
+        assert r["devices_used"] == r["devices"] and "<h2>Kernels</h2>" in page
         assert len(kept) == 5 and topology in page and "4 x 4" in page and page.count("<rect") >= 4, kept  # a step, four moves
+
+
+def test_no_chip():
+    """A TPU's plugin where no TPU is says so at once; it asks no metadata server first, for minutes."""
+    libtpu = plugins.file(plugins.TPU)
+    if os.path.exists("/dev/accel0") or os.path.exists("/dev/vfio"):
+        raise lib.Skip("there may be a TPU here")
+    r = lib.run("run", "-m", "test/golden/models/llama", "--ids", "1", "-n", 1, "--backend", "pjrt:" + libtpu, timeout=60)
+    said = [line for line in lib.text(r.stderr).split("\n") if line.startswith("systole: ")]  # libtpu writes lines of its own
+    assert r.returncode == 4 and len(said) == 1 and "libtpu.so', opening the device" in said[0], (r.returncode, said)
 
 
 def test_compile_layers():
@@ -122,6 +142,8 @@ def test_compile_serving():
         kept = {e: os.stat(d + "/" + e).st_mtime_ns for e in os.listdir(d)}
         run = ["run", "-m", case, "--ids", "1,2,3", "-n", 4, "--ignore-eos", *sizes]
         assert ok(*run, "--backend", "pjrt:" + plugin, "--programs", d, timeout=240) == ok(*run)
+        short = ok("compile", "-m", case, "--target", "cpu-8", "--plugin", plugin, "--tp", 3, *sizes, "--bucket", "1x1", timeout=280)
+        assert "8 devices, 3 of them used" in short, short
         assert {e: os.stat(d + "/" + e).st_mtime_ns for e in os.listdir(d)} == kept and len(kept) >= 6, kept
 
 

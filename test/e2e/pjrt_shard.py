@@ -56,6 +56,8 @@ def test_sharding_refusals():
     run = ["run", "-m", "test/golden/models/llama", "--ids", "1", "-n", 1]
     refused(4, *run, "--dp-attention", 2, says="2 devices")
     refused(2, *run, *backend(), "--ep", 3, "--tp", 2, says=("--ep 3", "--tp"))
+    refused(2, *run, *backend(), "--ep", 2, says=("--ep", "no experts"))
+    refused(2, *run, *backend(), "--block-size", 33, says=("--block-size", "power of two"))
     refused(2, *run, *backend(), "--afd", "4x4", says=("--afd", "4+4", "4x4"))
     refused(2, *run, *backend(), "--afd", "4+4", "--tp", 2, says=("--afd", "--tp"))
     refused(2, *run, *backend(), "--afd", "40+40", says=("--afd", "80 devices", "64"))

@@ -104,6 +104,18 @@ static void legend(struct sy_buf *b)
     sy_buf_char(b, '.');
 }
 
+static void kernels(const struct aot_job *j, struct sy_buf *b)
+{
+    struct sy_buf lines;
+    sy_buf_init(&lines, b->env, 0);
+    aot_kernels_print(j, &lines);
+    sy_buf_text(b, "<section><h2>Kernels</h2><pre>");
+    escape(b, lines.at ? lines.at : "");
+    sy_buf_text(b, "</pre></section>\n");
+    b->failed |= lines.failed;
+    sy_buf_release(&lines);
+}
+
 void aot_print_html(const struct aot_job *j, struct sy_buf *b)
 {
     const struct sy_aot_target *t = j->target;
@@ -120,8 +132,9 @@ void aot_print_html(const struct aot_job *j, struct sy_buf *b)
         css ? css->at : "");
     escape(b, j->name);
     aot_sharding(j, sharding, sizeof sharding);
-    sy_buf_printf(b, " on %s</h1><p class=about>%d devices (%s), %s; %d blocks of %d positions. ", t->name,
-                  t->n_device, t->topology, sharding, j->opt.cache.n_block, j->opt.cache.block_len);
+    sy_buf_printf(b, " on %s</h1><p class=about>%d devices%s%s, %d used: %s; ", t->name, t->n_device,
+                  *t->topology ? ", " : "", t->topology, sy_shard_ranks(&j->opt.shard), sharding);
+    sy_buf_printf(b, "%d blocks of %d positions. ", j->opt.cache.n_block, j->opt.cache.block_len);
     if (t->hbm_bytes > 0)
         sy_buf_printf(b, "A device has %.1f GB at %.0f GB/s and %.0f Tflop/s in bf16, as published. ",
                       t->hbm_bytes / 1e9, t->hbm_bytes_s / 1e9, t->flops_s / 1e12);
@@ -140,5 +153,6 @@ void aot_print_html(const struct aot_job *j, struct sy_buf *b)
           time_row, b);
     table(j, "What the compiler counted", "Of a program, once compiled.",
           "<th class=n>compile s<th class=n>flops<th class=n>bytes<th class=n>cycles<th>collectives", count_row, b);
+    if (t->kind == SY_AOT_TPU) kernels(j, b);
     sy_buf_printf(b, "<footer>Made by systole %s.</footer></main></html>\n", SY_VERSION);
 }

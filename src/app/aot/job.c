@@ -25,6 +25,17 @@ static sy_status unknown_target(const struct aot_job *j, const char *name, struc
     return st;
 }
 
+static sy_status unknown_format(const struct aot_job *j, const char *name, struct sy_err *err)
+{
+    struct sy_buf list;
+    sy_buf_init(&list, &j->a->app->env, 0);
+    for (const struct sy_quant *const *q = sy_quants; *q; q++) list_names(&list, (*q)->name);
+    sy_status st =
+        sy_fail(err, SY_EARG, "--weights '%.40s' is not known; expected one of %s", name, list.at ? list.at : "");
+    sy_buf_release(&list);
+    return st;
+}
+
 static sy_status find_plugin(struct aot_job *j, struct sy_err *err)
 {
     static const struct {
@@ -52,7 +63,8 @@ static sy_status find_target(struct aot_job *j, struct sy_err *err)
     st = sy_session_shard(j->a, j->target->n_device, &j->opt.shard, err);
     if (st) return sy_while(err, st, "--target %s", name);
     j->store = sy_arg_text(j->a, "output");
-    return j->store ? sy_dir_make(j->store, err) : SY_OK;
+    if (j->store) st = sy_dir_make(j->store, err);
+    return st ? sy_while(err, st, "--output") : SY_OK;
 }
 
 static sy_status find_model(struct aot_job *j, struct sy_err *err)
@@ -61,9 +73,11 @@ static sy_status find_model(struct aot_job *j, struct sy_err *err)
     const char *card = sy_arg_text(j->a, "model-card"), *path = sy_arg_text(j->a, "model");
     if (!card == !path) return sy_fail(err, SY_EARG, "expected either --model or --model-card");
     const char *format = sy_arg_text(j->a, "weights");
+    if (!card && sy_arg_given(j->a, "weights"))
+        return sy_fail(err, SY_EARG, "--weights goes with --model-card; --model has weights of its own");
     j->name = card ? card : path;
     j->opt.assume = sy_quant_by_name(format);
-    if (!j->opt.assume) return sy_fail(err, SY_EARG, "--weights '%.40s' is no format that is known", format);
+    if (!j->opt.assume) return unknown_format(j, format, err);
     if (card) {
         sy_status st = sy_card_config(env, card, &j->card, err);
         return st ? st : sy_model_open(env, j->card, card, &j->model, err);
@@ -109,6 +123,7 @@ static sy_status find_sizes(struct aot_job *j, struct sy_err *err)
     j->opt.attend_bf16 = sy_arg_choice(a, "attention-accumulate") == 1;
     j->opt.cache = (struct sy_cache_dim){j->plan.block_len, 1, 1, 1};
     st = aot_graph(j, j->max, &g, err);
+    if (!st) st = sy_shard_check(g, &j->opt.shard, err);
     if (!st) each = sy_aot_state_bytes(g, &j->opt);
     struct sy_engine_bytes bytes = {.block = each.block * ranks, .apart = each.window * ranks};
     if (!st) bytes.window = sy_graph_window(g);

@@ -23,6 +23,7 @@ sy_status sy_dir_make(const char *path, struct sy_err *err)
 {
     char part[4096];
     size_t n = strlen(path);
+    if (n == 0) return sy_fail(err, SY_EARG, "expected a folder, found an empty name");
     if (n >= sizeof part) return sy_fail(err, SY_EARG, "the path '%.100s...' is too long", path);
     for (size_t i = 1; i <= n; i++) {
         if (i < n && path[i] != '/') continue;

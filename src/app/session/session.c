@@ -9,14 +9,22 @@
 
 static void on_load(void *ctx, double done) { sy_progress_share(ctx, done); }
 
-/* Where compiled programs are kept; NULL when that is nowhere, which costs start-up time only. */
-static const char *program_cache(struct sy_args *a)
+/* Where compiled programs are kept. NULL: nowhere, which costs start-up time only, so that a home that cannot be
+ * written is no error; a folder that was asked for and cannot be had is one. */
+static sy_status program_cache(struct sy_args *a, const char **out, struct sy_err *err)
 {
-    const char *backend = sy_arg_text(a, "backend"), *home;
-    if (!backend || strncmp(backend, "pjrt:", 5) != 0) return NULL;
-    const char *dir = sy_arg_given(a, "programs") ? sy_arg_text(a, "programs") : NULL;
-    if (!dir && !sy_cache_home(&a->arena, &home, NULL)) dir = sy_arena_printf(&a->arena, "%s/programs", home);
-    return dir && !sy_dir_make(dir, NULL) ? dir : NULL;
+    const char *backend = sy_arg_text(a, "backend"), *home, *dir;
+    *out = NULL;
+    if (!backend || strncmp(backend, "pjrt:", 5) != 0) return SY_OK;
+    if (sy_arg_given(a, "programs")) {
+        *out = sy_arg_text(a, "programs");
+        sy_status st = sy_dir_make(*out, err);
+        return st ? sy_while(err, st, "--programs") : SY_OK;
+    }
+    if (sy_cache_home(&a->arena, &home, NULL)) return SY_OK;
+    dir = sy_arena_printf(&a->arena, "%s/programs", home);
+    if (dir && !sy_dir_make(dir, NULL)) *out = dir;
+    return SY_OK;
 }
 
 sy_status sy_session_opt(struct sy_args *a, struct sy_engine_opt *out, struct sy_err *err)
@@ -28,8 +36,7 @@ sy_status sy_session_opt(struct sy_args *a, struct sy_engine_opt *out, struct sy
                         .kv_dtype = (enum sy_kv_dtype)sy_arg_choice(a, "kv-dtype"),
                         .state_dtype = (enum sy_state_dtype)sy_arg_choice(a, "state-dtype"),
                         .attend_bf16 = sy_arg_choice(a, "attention-accumulate") == 1,
-                        .own_kernels = sy_arg_choice(a, "kernels") == 1,
-                        .cache_dir = program_cache(a)},
+                        .own_kernels = sy_arg_choice(a, "kernels") == 1},
         .ctx_len = (int32_t)sy_arg_int(a, "ctx-size"),
         .block_len = (int32_t)sy_arg_int(a, "block-size"),
         .seq_max = (int32_t)sy_arg_int(a, "max-seqs"),
@@ -38,7 +45,8 @@ sy_status sy_session_opt(struct sy_args *a, struct sy_engine_opt *out, struct sy
         .draft_max = (int32_t)sy_arg_int(a, "draft-max"),
         .draft_model = sy_arg_text(a, "draft-model"),
     };
-    return sy_session_shard(a, 0, &out->backend_opt.shard, err);
+    sy_status st = program_cache(a, &out->backend_opt.cache_dir, err);
+    return st ? st : sy_session_shard(a, 0, &out->backend_opt.shard, err);
 }
 
 sy_status sy_session_models(struct sy_args *a, struct sy_engine_opt *o, struct sy_err *err)

@@ -36,7 +36,14 @@ sy_status sy_session_shard(const struct sy_args *a, int32_t n_device, struct sy_
         sy_status st = read_afd(a, afd, out, err);
         if (st) return st;
     } else {
-        if (!sy_arg_given(a, "tp")) tp = n_device > 0 ? n_device / (dp * pp) : ep > dp ? ep / dp : 1;
+        bool given = sy_arg_given(a, "tp");
+        if (!given && n_device > dp * pp && n_device % (dp * pp))
+            return sy_fail(
+                err, SY_EARG,
+                "--dp-attention %d and --pp %d: %d devices cannot be shared evenly by %d; expected a divisor "
+                "of %d, or --tp as well",
+                dp, pp, n_device, dp * pp, n_device);
+        if (!given) tp = n_device > 0 ? n_device / (dp * pp) : ep > dp ? ep / dp : 1;
         out->n_tp = tp > 1 ? tp : 1;
         if (ep > 1 && ep != out->n_tp * dp)
             return sy_fail(err, SY_EARG,

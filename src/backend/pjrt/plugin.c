@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "backend/pjrt/cache.h"
 #include "base/file.h"
@@ -64,10 +65,13 @@ sy_status pj_plugin_open(struct pj_plugin *p, const char *path, struct sy_err *e
     snprintf(p->path, sizeof p->path, "%s", path);
     if (!sy_file_exists(path))
         return sy_fail(err, SY_ENOSUP,
-                       "plugin '%s': no such file; expected the path of a PJRT plugin's shared library", p->path);
+                       "plugin '%s': no such file%s; expected the path of a PJRT plugin's shared library", p->path,
+                       access(path, F_OK) ? "" : ", but a folder or the like");
     /* XLA logs to stderr unless told not to before it is loaded; whoever sets the level keeps it. Engines are opened
      * while the program has one thread. */
     setenv("TF_CPP_MIN_LOG_LEVEL", "3", 0);
+    /* libtpu asks the cloud's metadata server, for minutes where there is none: only a machine with a TPU has one. */
+    if (access("/dev/accel0", F_OK) && access("/dev/vfio", F_OK)) setenv("TPU_SKIP_MDS_QUERY", "1", 0);
     p->handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!p->handle) {
         const char *why = dlerror();
