@@ -33,7 +33,7 @@ void aot_print_head(const struct aot_job *j, struct sy_buf *out)
     aot_sharding(j, sharding, sizeof sharding);
     sy_buf_printf(out, "%s on %s, %s: %d devices", j->name, t->name, sharding, t->n_device);
     if (sy_shard_ranks(&j->opt.shard) < t->n_device)
-        sy_buf_printf(out, ", %d of them used,", sy_shard_ranks(&j->opt.shard));
+        sy_buf_printf(out, " (%d of them used)", sy_shard_ranks(&j->opt.shard));
     if (t->hbm_bytes > 0)
         sy_buf_printf(out, " of %.1f GB at %.0f GB/s and %.0f Tflop/s", t->hbm_bytes / 1e9, t->hbm_bytes_s / 1e9,
                       t->flops_s / 1e12);
