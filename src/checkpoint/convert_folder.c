@@ -200,7 +200,9 @@ static sy_status plan(struct writer *w)
         if (it->cols > cols_max) cols_max = it->cols;
         if (it->kind <= KIND_BF16) continue;
         if (parts != KIND_RAW && parts != it->kind)
-            return sy_fail(w->w.err, SY_ENOSUP, "tensor '%s': one folder cannot hold both %s and another format",
+            return sy_fail(w->w.err, SY_ENOSUP,
+                           "tensor '%s': one folder cannot hold both %s and another quantised format; --quant says "
+                           "what to make of all",
                            t->file_name, t->dtype);
         parts = it->kind;
     }
