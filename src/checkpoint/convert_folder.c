@@ -14,6 +14,7 @@ enum kind {
     KIND_COPY,  /* the bytes as they lie in the folder it comes from, under their own name */
     KIND_F32,   /* what the file changed (1 was added, -exp() taken), undone */
     KIND_RAW,   /* rows of a float format as they are */
+    KIND_IDS,   /* whole numbers */
     KIND_BF16,  /* rounded */
     KIND_INT8,  /* of blocks of q8_0: weight_packed, weight_scale, weight_shape */
     KIND_INT4,  /* the same of q4_0 */
@@ -94,17 +95,19 @@ static sy_status plan_one(struct writer *w, const struct sy_tensor *t, struct it
     const char *name = t->format->name;
     it->kind = quantise                 ? kind_of(w->w.opt->to)
                : t->format->st_dtype    ? KIND_RAW
+               : t->format->whole       ? KIND_IDS
                : !strcmp(name, "q8_0")  ? KIND_INT8
                : !strcmp(name, "q4_0")  ? KIND_INT4
                : !strcmp(name, "mxfp4") ? KIND_MXFP4
                                         : KIND_BF16;
-    bool lossless = it->kind == KIND_RAW || (it->kind != KIND_BF16 && !t->parts && ends(t->name, ".weight"));
+    bool lossless = it->kind == KIND_RAW || it->kind == KIND_IDS ||
+                    (it->kind != KIND_BF16 && !t->parts && ends(t->name, ".weight"));
     if (w->w.opt->to == SY_CONVERT_STORED && !lossless)
         return sy_fail(w->w.err, SY_ENOSUP,
                        "tensor '%s': format %s has no equal in safetensors; --quant says what to make of it",
                        t->file_name, t->dtype);
-    if (!quantise && w->w.opt->to != SY_CONVERT_STORED && it->kind != KIND_RAW) it->kind = KIND_BF16;
-    if (it->kind == KIND_RAW || it->kind == KIND_BF16) return SY_OK;
+    if (!quantise && w->w.opt->to != SY_CONVERT_STORED && it->kind > KIND_IDS) it->kind = KIND_BF16;
+    if (it->kind <= KIND_BF16) return SY_OK;
     it->name = sy_arena_text(&w->w.mem, t->name, strlen(t->name) - strlen(".weight"));
     w->w.res->n_quantised++;
     return it->name ? SY_OK : no_memory(w);
@@ -235,14 +238,20 @@ static int pieces_of(const struct item *it, struct piece p[3])
         return 1;
     case KIND_F32:
     case KIND_RAW:
+    case KIND_IDS:
     case KIND_BF16:
         p[0] = (struct piece){.tail = "",
                               .dtype = it->kind == KIND_F32   ? "F32"
                                        : it->kind == KIND_RAW ? it->t->format->st_dtype
+                                       : it->kind == KIND_IDS ? sy_quant_ids.st_dtype
                                                               : "BF16"};
         p[0].n_dim = it->t->n_dim;
         memcpy(p[0].dim, it->t->dim, sizeof p[0].dim);
-        p[0].bytes = r * k * (it->kind == KIND_F32 ? 4 : it->kind == KIND_RAW ? it->t->format->block_bytes : 2);
+        p[0].bytes = r * k *
+                     (it->kind == KIND_F32   ? 4
+                      : it->kind == KIND_RAW ? it->t->format->block_bytes
+                      : it->kind == KIND_IDS ? sy_quant_ids.block_bytes
+                                             : 2);
         return 1;
     case KIND_FP8:
         p[0] = (struct piece){".weight", "F8_E4M3", 2, {r, k}, r * k};
@@ -381,6 +390,15 @@ static void write_floats(struct writer *w, const struct item *it)
     }
 }
 
+static void write_ids(struct writer *w, const struct item *it)
+{
+    for (int64_t r = 0; r < it->rows && !w->w.err->code; r++) {
+        floats(w, it, r, w->row);
+        sy_quant_ids.quantise(w->row, w->raw, it->cols);
+        put(w, w->raw, (size_t)(it->cols * sy_quant_ids.block_bytes));
+    }
+}
+
 /* A block of the GGUF's layout into bytes of codes, low nibble first, and its scale. */
 static void recode(struct writer *w, enum kind kind, const unsigned char *b, unsigned char *out)
 {
@@ -482,6 +500,7 @@ static sy_status write_item(struct writer *w, const struct item *it)
     sy_buf_clear(&w->scale);
     if (it->kind == KIND_COPY) write_copy(w, it);
     else if (it->kind == KIND_F32) write_undone(w, it);
+    else if (it->kind == KIND_IDS) write_ids(w, it);
     else if (it->kind == KIND_RAW || it->kind == KIND_BF16) write_floats(w, it);
     else if (it->kind == KIND_FP8) write_fp8(w, it);
     else write_blocks(w, it);

@@ -88,7 +88,8 @@ static bool is_linear(const struct out *o)
 {
     return o->n_dim >= 2 && !strncmp(o->name, "blk.", 4) && ends(o->name, ".weight") && !strstr(o->name, "_inp") &&
            !strstr(o->name, "conv") && !strstr(o->name, "norm") && !strstr(o->name, "altup") &&
-           !strstr(o->name, "nextn");
+           !strstr(o->name, "nextn") && !strstr(o->name, "hc_") && !strstr(o->name, "_ape") &&
+           !o->part[0]->format->whole;
 }
 
 /* The format, or q8_0 where its blocks are too long for the rows; NULL: as it is. */
@@ -107,7 +108,9 @@ static sy_status keep(struct writer *w, struct out *o)
     const struct sy_quant *f = t->format;
     bool small = o->n_dim == 1 || ends(o->name, ".bias") || !is_linear(o);
     bool table = o->n_dim >= 2 && strncmp(o->name, "blk.", 4) != 0;
-    if (f && f->st_dtype && f->exact != SY_EXACT_F32 && !f->f8) o->to = small && !table ? sy_quant_by_name("f32") : f;
+    if (f && f->whole) o->to = &sy_quant_ids32;
+    else if (f && f->st_dtype && f->exact != SY_EXACT_F32 && !f->f8)
+        o->to = small && !table ? sy_quant_by_name("f32") : f;
     else if (f && f->st_dtype && f->gguf_type >= 0) o->to = f;
     else if (f && f->affine.e2m1 && f->affine.group == 32 && o->cols % 32 == 0) o->to = sy_quant_by_name("mxfp4");
     else if (f && w->w.opt->to != SY_CONVERT_STORED) o->to = sy_quant_by_name("bf16");
@@ -443,12 +446,12 @@ static void write_row(struct writer *w, const struct out *o, const struct sy_ten
     for (int64_t i = 0; o->plus_one && i < k; i++) x[i] += 1;
     for (int64_t i = 0; o->neg_exp && i < k; i++) x[i] = -expf(x[i]);
     o->to->quantise(x, w->raw, k);
-    if (o->to->block_len > 1) {
+    if (o->to->block_len > 1 || o->to->whole) {
         o->to->dequant(w->raw, y, k);
         sy_convert_count_error(&w->w, x, y, k);
         bool same = true;
         for (int64_t i = 0; i < k; i++) same &= x[i] == y[i];
-        if (!same && w->w.opt->to == SY_CONVERT_STORED && !w->w.err->code)
+        if (!same && (o->to->whole || w->w.opt->to == SY_CONVERT_STORED) && !w->w.err->code)
             (void)sy_fail(w->w.err, SY_ENOSUP,
                           "tensor '%s': not all of its numbers of format %s are ones of GGUF's %s; --quant says what "
                           "to make of it",

@@ -86,6 +86,24 @@ static const struct sy_key_rule indexer_keys[] = {
     {"attention.indexer.top_k", "index_topk", SY_KEY_INT, true},
     {NULL, NULL, SY_KEY_INT, false},
 };
+static const struct sy_key_rule deepseek4_keys[] = {
+    {"expert_count", "n_routed_experts", SY_KEY_INT, true},
+    {"expert_used_count", "num_experts_per_tok", SY_KEY_INT, true},
+    {"expert_feed_forward_length", "moe_intermediate_size", SY_KEY_LAYERS, true},
+    {"expert_shared_count", "n_shared_experts", SY_KEY_INT, true},
+    {"expert_weights_scale", "routed_scaling_factor", SY_KEY_NUM, true},
+    {"attention.q_lora_rank", "q_lora_rank", SY_KEY_INT, true},
+    {"rope.dimension_count", "qk_rope_head_dim", SY_KEY_INT, true},
+    {"attention.sliding_window", "sliding_window", SY_KEY_INT, true},
+    {"attention.output_group_count", "o_groups", SY_KEY_INT, true},
+    {"attention.output_lora_rank", "o_lora_rank", SY_KEY_INT, true},
+    {"attention.compress_rope_freq_base", "compress_rope_theta", SY_KEY_NUM, true},
+    {"hyper_connection.count", "hc_mult", SY_KEY_INT, true},
+    {"hyper_connection.sinkhorn_iterations", "hc_sinkhorn_iters", SY_KEY_INT, true},
+    {"hyper_connection.epsilon", "hc_eps", SY_KEY_NUM, true},
+    {"hash_layer_count", "num_hash_layers", SY_KEY_COUNT, true},
+    {NULL, NULL, SY_KEY_INT, false},
+};
 static const struct sy_key_rule kimi_moe_keys[] = {
     {"expert_count", "num_experts", SY_KEY_INT, true},
     {"expert_used_count", "num_experts_per_token", SY_KEY_INT, true},
@@ -435,6 +453,62 @@ static void minimax_m2_keys(struct build *b)
     put_bool(b, "use_qk_norm", sy_gguf_raw(b->m.g, "blk.0.attn_q_norm.weight") != NULL);
 }
 
+/* A float, or as many equal ones as there are layers, or more. */
+static double same_in_layers(struct build *b, const char *key)
+{
+    const struct sy_gguf_kv *kv = sy_gguf_find(&b->m, key);
+    if (!kv || kv->type != SY_GGUF_ARRAY) return sy_gguf_num(&b->m, key, 1e-3, 1e6);
+    bool fits = kv->elem == SY_GGUF_F32 && kv->n >= (uint64_t)b->d->n_layer;
+    float first = 0, x;
+    if (fits) memcpy(&first, kv->at, sizeof first);
+    for (int64_t l = 0; fits && l < b->d->n_layer; l++) {
+        memcpy(&x, kv->at + 4 * l, sizeof x);
+        fits = x == first && x >= 1e-3f && x <= 1e6f;
+    }
+    if (!fits)
+        sy_gguf_refuse(&b->m, SY_ENOSUP,
+                       "key '%s': expected the same float32 from 0.001 to 1e6 for each of %lld layers", key,
+                       (long long)b->d->n_layer);
+    return fits ? sy_gguf_meant(first) : 1;
+}
+
+/* How many tokens one of a layer's further keys stands for says of which kind it is. */
+static void deepseek4_layers(struct build *b)
+{
+    const struct sy_gguf_kv *kv = sy_gguf_find(&b->m, own(b, "attention.compress_ratios"));
+    struct sy_json *list = sy_json_new_array();
+    if (!kv || kv->type != SY_GGUF_ARRAY || (kv->elem != SY_GGUF_I32 && kv->elem != SY_GGUF_U32) ||
+        kv->n < (uint64_t)b->d->n_layer)
+        sy_gguf_refuse(&b->m, SY_EFORMAT, "key '%s': expected an integer for each of %lld layers", b->key,
+                       (long long)b->d->n_layer);
+    for (int64_t l = 0; l < b->d->n_layer && !b->m.st; l++) {
+        int64_t ratio = sy_gguf_elem_int(kv, (uint64_t)l);
+        const char *type = ratio == 0     ? "sliding_attention"
+                           : ratio == 4   ? "compressed_sparse_attention"
+                           : ratio == 128 ? "heavily_compressed_attention"
+                                          : NULL;
+        if (!type)
+            sy_gguf_refuse(&b->m, SY_ENOSUP, "key '%s': layer %lld: expected 0, 4 or 128, found %lld", b->key,
+                           (long long)l, (long long)ratio);
+        else if (!sy_json_push_take(list, sy_json_new_text(type, strlen(type)))) b->nomem = true;
+    }
+    put(b, b->o, "layer_types", list);
+}
+
+static void deepseek4_more(struct build *b)
+{
+    int64_t gate = sy_gguf_int_or(&b->m, own(b, "expert_gating_func"), 4, 0, INT32_MAX);
+    if (gate != 4)
+        sy_gguf_refuse(&b->m, SY_ENOSUP, "key '%s': only 4 (square root of softplus) is supported, found %lld",
+                       b->key, (long long)gate);
+    put_bool(b, "norm_topk_prob", sy_gguf_bool_or(&b->m, own(b, "expert_weights_norm"), true) != 0);
+    double limit = same_in_layers(b, own(b, "swiglu_clamp_exp"));
+    if (sy_gguf_find(&b->m, own(b, "swiglu_clamp_shexp")) && same_in_layers(b, b->key) != limit)
+        sy_gguf_refuse(&b->m, SY_ENOSUP, "key '%s': expected the bound %g of the other experts", b->key, limit);
+    put_num(b, "swiglu_limit", limit);
+    deepseek4_layers(b);
+}
+
 /* One number stands for what the residual is multiplied by, and what is added to it is not; every so-manieth layer
  * attends, or the layers that do not are listed. */
 static void minimax_01_keys(struct build *b)
@@ -702,6 +776,7 @@ static const struct more {
     {.arch = "gemma3n", .add = sy_gguf_gemma3n, .keys = {gemma3n_keys}},
     {.arch = "gemma4", .add = sy_gguf_gemma4, .keys = {gemma4_keys}},
     {.arch = "deepseek32", .add = deepseek_keys, .keys = {sigmoid_moe_keys, mla_keys, indexer_keys}},
+    {.arch = "deepseek4", .add = deepseek4_more, .keys = {deepseek4_keys, indexer_keys}},
     {.arch = "glm-dsa", .add = deepseek_keys, .keys = {sigmoid_moe_keys, mla_keys, indexer_keys}},
     {.arch = "glm4moe", .add = glm4_moe_keys, .keys = {sigmoid_moe_keys}},
     {.arch = "gpt-oss", .add = gpt_oss_keys, .keys = {local_moe_keys}},

@@ -165,17 +165,9 @@ static int64_t rope_dims(const struct make *m)
     return n < 2 || n > m->head_dim || n % 2 ? m->head_dim : n;
 }
 
-static void put_rope(struct make *m)
+/* What the config says of angles that are scaled. */
+static void put_scaling(struct make *m, const struct sy_json *s, double theta, int64_t d_rot)
 {
-    const struct sy_json *params = get(m, "rope_parameters"), *s = sy_json_get(params, "full_attention");
-    const struct sy_json *local = sy_json_get(params, "sliding_attention");
-    if (!sy_json_is_object(s)) s = sy_json_is_object(params) ? params : get(m, "rope_scaling");
-    double theta = sy_json_number(sy_json_get(s, "rope_theta"), sy_json_number(get(m, "rope_theta"), 10000));
-    int64_t d_rot = rope_dims(m);
-    if (!is_latent(m)) key_u32(m, "rope.dimension_count", d_rot); /* whose tables have it */
-    key_f32(m, "rope.freq_base", theta);
-    const struct sy_json *swa = sy_json_get(local, "rope_theta");
-    copy_num(m, "rope.freq_base_swa", swa ? swa : get(m, "rope_local_base_freq"));
     const char *type = sy_json_text(sy_json_get(s, "rope_type"));
     if (!type) type = sy_json_text(sy_json_get(s, "type"));
     if (!type || !strcmp(type, "default")) return;
@@ -193,6 +185,44 @@ static void put_rope(struct make *m)
     else
         (void)sy_fail(m->err, SY_ENOSUP, "'%s': rope of type '%s' has no form in GGUF for '%s'", m->c->path, type,
                       m->arch->name);
+}
+
+static void put_rope(struct make *m)
+{
+    const struct sy_json *params = get(m, "rope_parameters"), *s = sy_json_get(params, "full_attention");
+    const struct sy_json *local = sy_json_get(params, "sliding_attention");
+    if (!sy_json_is_object(s)) s = sy_json_is_object(params) ? params : get(m, "rope_scaling");
+    double theta = sy_json_number(sy_json_get(s, "rope_theta"), sy_json_number(get(m, "rope_theta"), 10000));
+    int64_t d_rot = rope_dims(m);
+    if (!is_latent(m)) key_u32(m, "rope.dimension_count", d_rot); /* whose tables have it */
+    key_f32(m, "rope.freq_base", theta);
+    const struct sy_json *swa = sy_json_get(local, "rope_theta");
+    copy_num(m, "rope.freq_base_swa", swa ? swa : get(m, "rope_local_base_freq"));
+    put_scaling(m, s, theta, d_rot);
+}
+
+/* DeepSeek-V4's layers that slide turn by one base, the others by another and what scales it; newer configs have both
+ * under "rope_parameters". */
+static void put_ropes(struct make *m)
+{
+    const struct sy_json *both = get(m, "rope_parameters"), *packed = sy_json_get(both, "compress");
+    bool nested = sy_json_is_object(packed);
+    const struct sy_json *s = nested ? packed : sy_json_is_object(both) ? both : get(m, "rope_scaling");
+    const struct sy_json *main = nested ? sy_json_get(both, "main") : both;
+    double theta = sy_json_number(get(m, "rope_theta"), 10000);
+    double part = sy_json_number(get(m, "partial_rotary_factor"), 64.0 / 512);
+    int64_t d_rot = sy_json_int(get(m, "qk_rope_head_dim"), (int64_t)((double)m->head_dim * part));
+    if (!sy_json_is_number(get(m, "qk_rope_head_dim"))) key_u32(m, "rope.dimension_count", d_rot);
+    key_f32(m, "rope.freq_base", sy_json_number(sy_json_get(main, "rope_theta"), theta));
+    if (!sy_json_is_number(get(m, "compress_rope_theta")))
+        key_f32(m, "attention.compress_rope_freq_base",
+                nested ? sy_json_number(sy_json_get(packed, "rope_theta"), theta) : 160000);
+    const char *type = sy_json_text(sy_json_get(s, "rope_type"));
+    if (!type) type = sy_json_text(sy_json_get(s, "type"));
+    if (type && strcmp(type, "yarn") && strcmp(type, "default"))
+        (void)sy_fail(m->err, SY_ENOSUP, "'%s': rope of type '%s' has no form in GGUF for '%s'", m->c->path, type,
+                      m->arch->name);
+    else put_scaling(m, s, theta, d_rot);
 }
 
 /* ---- layers that slide ---------------------------------------------------------------------------------- */
@@ -468,6 +498,53 @@ static void put_sections(struct make *m)
         put_u32(m, (uint32_t)sy_json_int(sy_json_at(list, i), i < 3 && !list ? (n + 2 - (int64_t)i) / 3 : 0));
 }
 
+/* Of a kind of layers the number that every reader has for it; others it has no key for. */
+static int64_t compress_ratio(const struct make *m, int64_t l)
+{
+    const struct sy_json *types = get(m, "layer_types"), *ratios = get(m, "compress_ratios");
+    const char *type = sy_json_text(sy_json_at(types, (size_t)l));
+    if (type) return !strcmp(type, "sliding_attention") ? 0 : !strcmp(type, "compressed_sparse_attention") ? 4 : 128;
+    if (sy_json_is_array(ratios)) return sy_json_int(sy_json_at(ratios, (size_t)l), 0);
+    return l < 2 || l % 2 == 0 ? 128 : 4;
+}
+
+static void put_deepseek4(struct make *m)
+{
+    static const struct {
+        const char *gguf, *hf;
+        int64_t usual;
+    } ints[] = {{"attention.sliding_window", "sliding_window", 128},
+                {"attention.output_group_count", "o_groups", 8},
+                {"attention.output_lora_rank", "o_lora_rank", 1024},
+                {"attention.indexer.head_count", "index_n_heads", 64},
+                {"attention.indexer.key_length", "index_head_dim", 128},
+                {"attention.indexer.top_k", "index_topk", 512},
+                {"hyper_connection.count", "hc_mult", 4},
+                {"hyper_connection.sinkhorn_iterations", "hc_sinkhorn_iters", 20},
+                {"expert_shared_count", "n_shared_experts", 1}};
+    static const char *const clamps[] = {"swiglu_clamp_exp", "swiglu_clamp_shexp"};
+    const struct sy_json *kinds = get(m, "mlp_layer_types");
+    for (size_t i = 0; i < SY_COUNT(ints); i++)
+        if (!sy_json_is_number(get(m, ints[i].hf))) key_u32(m, ints[i].gguf, ints[i].usual);
+    if (!sy_json_is_number(get(m, "hc_eps"))) key_f32(m, "hyper_connection.epsilon", 1e-6);
+    if (!sy_json_is_number(get(m, "routed_scaling_factor"))) key_f32(m, "expert_weights_scale", 1.5);
+    if (!sy_json_is_number(get(m, "num_hash_layers"))) {
+        const char *type;
+        int64_t n = 0;
+        while ((type = sy_json_text(sy_json_at(kinds, (size_t)n))) && !strcmp(type, "hash_moe")) n++;
+        key_u32(m, "hash_layer_count", kinds ? n : 3);
+    }
+    key_u32(m, "expert_gating_func", 4);
+    key_u32(m, "embedding_length_out", sy_json_int(get(m, "hidden_size"), 0) * sy_json_int(get(m, "hc_mult"), 4));
+    float limit = (float)sy_json_number(get(m, "swiglu_limit"), 10);
+    for (size_t i = 0; i < SY_COUNT(clamps); i++) {
+        array(m, clamps[i], SY_GGUF_F32, (size_t)m->n_layer);
+        for (int64_t l = 0; l < m->n_layer; l++) sy_buf_add(&m->out->kv, &limit, sizeof limit);
+    }
+    array(m, "attention.compress_ratios", SY_GGUF_I32, (size_t)m->n_layer);
+    for (int64_t l = 0; l < m->n_layer; l++) put_u32(m, (uint32_t)compress_ratio(m, l));
+}
+
 /* One number for what the residual is multiplied by; layers that do not attend by an interval, or else listed. */
 static void put_minimax_01(struct make *m)
 {
@@ -498,6 +575,7 @@ static void put_more(struct make *m)
                 sy_json_int(get(m, "linear_num_value_heads"), 0) * sy_json_int(get(m, "linear_value_head_dim"), 0));
     if (is(m, "llama4")) put_llama4(m);
     if (is(m, "minimax-01")) put_minimax_01(m);
+    if (is(m, "deepseek4")) put_deepseek4(m);
     if (m->arch->hybrid) put_hybrid(m);
 
     if (is(m, "gemma2")) put_gemma(m, 46);
@@ -635,7 +713,8 @@ static sy_status put_attending(struct make *m)
         key_u32(m, "attention.key_length", m->head_dim);
         key_u32(m, "attention.value_length", m->head_dim);
     }
-    if (!four) put_rope(m);
+    if (is(m, "deepseek4")) put_ropes(m);
+    else if (!four) put_rope(m);
     put_window(m);
     put_routing(m);
     return m->err->code;

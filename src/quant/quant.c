@@ -6,7 +6,7 @@ const struct sy_quant *sy_quant_by_gguf(int type)
 {
     for (const struct sy_quant *const *q = sy_quants; *q; q++)
         if (type >= 0 && (*q)->gguf_type == type) return *q;
-    return NULL;
+    return type == sy_quant_ids32.gguf_type ? &sy_quant_ids32 : NULL;
 }
 
 const struct sy_quant *sy_quant_by_st(const char *dtype)
@@ -25,8 +25,47 @@ static void ids(const void *src, float *dst, int64_t n)
     }
 }
 
-const struct sy_quant sy_quant_ids = {
-    .name = "i64", .gguf_type = -1, .st_dtype = "I64", .block_len = 1, .block_bytes = 8, .dequant = ids};
+static void put_ids(const float *src, void *dst, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t x = src[i] > -0x1p62f && src[i] < 0x1p62f ? (int64_t)src[i] : 0;
+        memcpy((char *)dst + 8 * i, &x, sizeof x);
+    }
+}
+
+const struct sy_quant sy_quant_ids = {.name = "i64",
+                                      .gguf_type = -1,
+                                      .st_dtype = "I64",
+                                      .block_len = 1,
+                                      .block_bytes = 8,
+                                      .whole = true,
+                                      .dequant = ids,
+                                      .quantise = put_ids};
+
+static void ids32(const void *src, float *dst, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int32_t x;
+        memcpy(&x, (const char *)src + 4 * i, sizeof x);
+        dst[i] = (float)x;
+    }
+}
+
+static void put_ids32(const float *src, void *dst, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int32_t x = src[i] > -0x1p30f && src[i] < 0x1p30f ? (int32_t)src[i] : 0;
+        memcpy((char *)dst + 4 * i, &x, sizeof x);
+    }
+}
+
+const struct sy_quant sy_quant_ids32 = {.name = "i32",
+                                        .gguf_type = 26,
+                                        .block_len = 1,
+                                        .block_bytes = 4,
+                                        .whole = true,
+                                        .dequant = ids32,
+                                        .quantise = put_ids32};
 
 const struct sy_quant *sy_quant_by_name(const char *name)
 {

@@ -128,7 +128,7 @@ def test_folders_as_gguf():
     assert len(same) >= 35 and not missing, (len(same), missing)
 
 
-# Architectures whose GGUF names are not known here, and configs that it has no keys for: see variants() for others of their family.
+# Configs that GGUF has no keys for: see variants() for others of their family.
 NO_GGUF = ("deepseek_v4", "falcon_h1", "gpt_oss", "kimi_linear", "minimax", "qwen2", "qwen2_moe", "qwen3")
 
 
@@ -173,6 +173,10 @@ def variants():
     case["config"]["layer_types"][:2] = case["config"]["layer_types"][1::-1]
     case["tensors"] = {swapped(k): v for k, v in case["tensors"].items()}
     yield "minimax-01", case
+    case = family("deepseek_v4")  # at the rates that keys can say
+    case["config"]["compress_rates"] = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+    resized(case, {"3": "4", "16": "128"}, ".ape")
+    yield "deepseek4", case
     for arch, name in (("gemma3n", "gemma3n"), ("gemma4-moe", "gemma4_moe"), ("glm-dsa", "glm_moe_dsa"), ("qwen35", "qwen3_5"),
                        ("qwen35moe", "qwen3_5_moe")):
         yield arch, family(name)
@@ -183,11 +187,12 @@ def test_variants_as_gguf():
     swa = ["key_length_swa", "shared_kv_layers"]
     shaped = {"falcon-h1": "blk.0.ssm_in.weight", "kimi-linear": "blk.1.attn_k_b.weight", "gemma3n": "altup_proj.weight",
               "gemma4": "blk.0.inp_gate.weight", "gemma4-moe": "blk.0.ffn_gate_up_exps.weight", "glm-dsa": "blk.0.attn_v_b.weight",
-              "minimax-01": "blk.1.attn_qkv.weight",
+              "minimax-01": "blk.1.attn_qkv.weight", "deepseek4": "blk.1.attn_compressor_kv.weight",
               "qwen35": "blk.0.ssm_conv1d.weight", "qwen35moe": "blk.0.ssm_out.weight"}
     required = {"falcon-h1": ["ssm.inner_size", "ssm.group_count"], "kimi-linear": ["kda.head_dim", "head_count_kv", "kv_lora_rank"],
                 "gemma3n": ["activation_sparsity_scale", "altup.num_inputs"], "gemma4": swa, "gemma4-moe": swa,
-                "glm-dsa": ["indexer.top_k", "indexer.key_length"], "minimax-01": ["residual_scale", "expert_used_count"], "qwen35": ["ssm.time_step_rank", "ssm.state_size"],
+                "glm-dsa": ["indexer.top_k", "indexer.key_length"], "minimax-01": ["residual_scale", "expert_used_count"],
+                "deepseek4": ["compress_ratios", "hyper_connection.count", "output_group_count"], "qwen35": ["ssm.time_step_rank", "ssm.state_size"],
                 "qwen35moe": ["ssm.time_step_rank", "expert_count"]}
     for arch, case in variants():
         with tempfile.TemporaryDirectory() as d:

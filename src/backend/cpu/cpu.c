@@ -198,7 +198,7 @@ static sy_status load_vector(struct loader *l, const struct sy_node *n, struct w
             st = l->err ? l->err->code : SY_EFORMAT;
             break;
         }
-        int64_t d = t->format == &sy_quant_ids ? 0 : sy_tensor_flat_len(t, n->attr.weight.flat);
+        int64_t d = t->format->whole ? 0 : sy_tensor_flat_len(t, n->attr.weight.flat);
         if (d == 0 || d > want - at || d % t->format->block_len) {
             st = wrong_shape(l, t, 1, want - at);
             break;

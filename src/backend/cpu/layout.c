@@ -38,8 +38,7 @@ static bool fits(const struct sy_quant *q, enum sy_layout l)
 sy_status sy_layout_choose(const struct sy_quant *q, enum sy_compute mode, const struct sy_kernels *kernels,
                            enum sy_layout *out, struct sy_err *err)
 {
-    if (q == &sy_quant_ids)
-        return sy_fail(err, SY_ENOSUP, "expected numbers of a weight, found whole numbers (%s)", q->st_dtype);
+    if (q->whole) return sy_fail(err, SY_ENOSUP, "expected numbers of a weight, found whole numbers (%s)", q->name);
     bool int4 = fits(q, SY_LAYOUT_I4), int8 = fits(q, SY_LAYOUT_I8);
     enum sy_layout exact = SY_LAYOUT_F32;
     if (q->exact == SY_EXACT_F16) exact = SY_LAYOUT_F16;
