@@ -517,14 +517,7 @@ def write_quantised(d, method):
         x = widened(raw)
         made = in_groups(method, [x[i : i + shape[1]] for i in range(0, len(x), shape[1])], 32)
         found.update({name[: -len("weight")] + k: v for k, v in made.items()})
-    header, at = {}, 0
-    for name, (dtype, shape, raw) in sorted(found.items()):
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(raw)]}
-        at += len(raw)
-    head = json.dumps(header).encode()
-    head += b" " * (-len(head) % 8)
-    with open(d + "/model.safetensors", "wb") as f:
-        f.write(struct.pack("<Q", len(head)) + head + b"".join(found[k][2] for k in sorted(found)))
+    lib.write_tensors(d + "/model.safetensors", found)
     with open(MODEL + "/config.json") as f:
         config = json.load(f)
     more = {"sym": True, "desc_act": True} if method == "gptq" else {"zero_point": True, "version": "gemm"}

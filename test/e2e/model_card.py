@@ -110,25 +110,14 @@ def test_scales_of_a_layout_that_is_not_known():
                             ({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}, 3, "wq_a.weight")):
         with tempfile.TemporaryDirectory() as d:
             seeded.write_model(d + "/plain", case["tensors"], case["seed"])
-            with open(d + "/plain", "rb") as f:
-                plain = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
-                data = f.read()
-            out, blob = {}, b""
-            for name, t in plain.items():
-                lo, hi = t["data_offsets"]
-                more = [(name, t["dtype"], t["shape"], data[lo:hi])]
-                if name.endswith("layers.0.attn.wq_a.weight"):
-                    rows, cols = t["shape"]
-                    blocks = [-(-rows // 128), -(-cols // 128)]
-                    more = [(name, "F8_E4M3", t["shape"], b"\x38" * (rows * cols)),
-                            (name[: -len("weight")] + "scale", "F8_E8M0", blocks, b"\x7f" * math.prod(blocks))]
-                for key, dtype, shape, raw in more:
-                    out[key] = {"dtype": dtype, "shape": shape, "data_offsets": [len(blob), len(blob) + len(raw)]}
-                    blob += raw
+            plain = lib.raw_tensors(d + "/plain")
+            name, = (k for k in plain if k.endswith("layers.0.attn.wq_a.weight"))
+            rows, cols = plain[name][1]
+            blocks = [-(-rows // 128), -(-cols // 128)]
+            out = {**plain, name: ("F8_E4M3", [rows, cols], b"\x38" * (rows * cols)),
+                   name[: -len("weight")] + "scale": ("F8_E8M0", blocks, b"\x7f" * math.prod(blocks))}
             assert len(out) == len(plain) + 1
-            head = json.dumps(out).encode()
-            with open(d + "/model.safetensors", "wb") as f:
-                f.write(struct.pack("<Q", len(head)) + head + blob)
+            lib.write_tensors(d + "/model.safetensors", out)
             with open(d + "/config.json", "w") as f:
                 json.dump(dict(case["config"], **({"quantization_config": said} if said else {})), f)
             refused(code, "logits", "-m", d, "--ids", "1", "-o", os.devnull, says=why)

@@ -75,6 +75,19 @@ def raw_tensors(path):
     return {k: (t["dtype"], t["shape"], raw[8 + n + t["data_offsets"][0] : 8 + n + t["data_offsets"][1]]) for k, t in head.items()}
 
 
+def write_tensors(path, tensors):
+    """A safetensors file of them, as raw_tensors() has them."""
+    head, at = {}, 0
+    for name, (dtype, shape, raw) in tensors.items():
+        head[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + len(raw)]}
+        at += len(raw)
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text)
+        f.writelines(raw for _, _, raw in tensors.values())
+
+
 def main(tests):
     """Runs functions named test_*; ends with the line that the runner adds up."""
     passed, failed, skipped = 0, 0, 0

@@ -57,15 +57,13 @@ def alike(case, relative=2e-4, how=()):
 
 def random_model(folder, config, shapes):
     """A folder of random weights: norms and the like near 1, matrices small."""
-    dice, head, data = random.Random(7), {}, array.array("f")
+    dice, tensors = random.Random(7), {}
     for name, shape in shapes.items():
-        n, at = math.prod(shape), 4 * len(data)
-        data.extend(dice.gauss(1, 0.1) if n == max(shape) else dice.gauss(0, 0.25) for _ in range(n))
-        head[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + 4 * n]}
+        n = math.prod(shape)
+        data = array.array("f", (dice.gauss(1, 0.1) if n == max(shape) else dice.gauss(0, 0.25) for _ in range(n)))
+        tensors[name] = ("F32", shape, data.tobytes())
     os.makedirs(folder)
-    head = json.dumps(head).encode()
-    with open(folder + "/model.safetensors", "wb") as out:
-        out.write(len(head).to_bytes(8, "little") + head + data.tobytes())
+    lib.write_tensors(folder + "/model.safetensors", tensors)
     with open(folder + "/config.json", "w") as out:
         json.dump(config, out)
 

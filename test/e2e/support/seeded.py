@@ -4,11 +4,13 @@ import json
 import math
 import random
 
+from support import lib
+
 
 def write_model(path, specs, seed):
     """specs: name -> "ROWSxCOLS AMPLITUDE [OFFSET]": bfloat16, uniform around the offset; "ROWSxCOLS id N": rows of
     different numbers below N."""
-    header, blobs, at = {}, [], 0
+    tensors = {}
     for name, spec in sorted(specs.items()):
         shape, *how = spec.split()
         shape = [int(n) for n in shape.split("x")]
@@ -25,15 +27,8 @@ def write_model(path, specs, seed):
             h = array.array("H")
             h.frombytes(a.tobytes())
             blob, dtype = h[1::2].tobytes(), "BF16"  # the upper half of each number
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(blob)]}
-        at += len(blob)
-        blobs.append(blob)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as f:
-        f.write(len(text).to_bytes(8, "little") + text)
-        for b in blobs:
-            f.write(b)
+        tensors[name] = (dtype, shape, blob)
+    lib.write_tensors(path, tensors)
 
 
 def write_folder(d, case):
