@@ -70,6 +70,14 @@ static void on_progress(void *ctx, double done) { sy_progress_share(ctx, done); 
 
 /* ---- files that go along --------------------------------------------------------------------------------------- */
 
+static sy_status write_file(const char *path, const char *text, size_t n, struct sy_err *err)
+{
+    FILE *f = fopen(path, "wb");
+    bool bad = !f || fwrite(text, 1, n, f) != n;
+    if (f && fclose(f)) bad = true;
+    return bad ? sy_fail(err, SY_EIO, "cannot write '%s': %s", path, strerror(errno)) : SY_OK;
+}
+
 static sy_status copy_file(struct sy_args *a, const char *from, const char *to, struct sy_err *err)
 {
     char *text;
@@ -77,11 +85,9 @@ static sy_status copy_file(struct sy_args *a, const char *from, const char *to, 
     if (!sy_file_exists(from)) return SY_OK;
     sy_status st = sy_file_read(&a->app->env, from, COPY_BYTES_MAX, &text, &n, err);
     if (st) return st;
-    FILE *f = fopen(to, "wb");
-    bool bad = !f || fwrite(text, 1, n, f) != n;
-    if (f && fclose(f)) bad = true;
+    st = write_file(to, text, n, err);
     sy_delete(&a->app->env, text);
-    return bad ? sy_fail(err, SY_EIO, "cannot write '%s': %s", to, strerror(errno)) : SY_OK;
+    return st;
 }
 
 static sy_status copy_tokenizer(struct sy_args *a, const char *from, const char *to, struct sy_err *err)
@@ -104,10 +110,7 @@ static sy_status write_text(struct sy_args *a, const char *folder, const char *n
 {
     const char *path = sy_arena_printf(&a->arena, "%s/%s", folder, name);
     if (!path) return sy_fail(err, SY_ENOMEM, "no memory for the name of a file");
-    FILE *f = fopen(path, "wb");
-    bool bad = !f || fwrite(text->at, 1, text->len, f) != text->len;
-    if (f && fclose(f)) bad = true;
-    return bad ? sy_fail(err, SY_EIO, "cannot write '%s': %s", path, strerror(errno)) : SY_OK;
+    return write_file(path, text->at, text->len, err);
 }
 
 /* A GGUF's tokenizer into a folder; where it has no form there, it is said. */

@@ -17,9 +17,9 @@ void sy_jout_bool(struct sy_jout *, const char *name, bool v);
 void sy_jout_text(struct sy_jout *, const char *name, const char *v); /* NULL: null */
 
 /* Writes what a buffer holds to a file ("-": standard output); half a file is removed again. */
+SY_CHECK sy_status sy_report_write(const struct sy_buf *, const char *path, struct sy_err *);
 /* Refuses (SY_EIO) a path that sy_report_write could not write; leaves nothing there. */
 SY_CHECK sy_status sy_report_check(const char *path, struct sy_err *);
-SY_CHECK sy_status sy_report_write(const struct sy_buf *, const char *path, struct sy_err *);
 
 /* ---- money ------------------------------------------------------------------------------------------------------
  */

@@ -126,5 +126,5 @@ const struct sy_gguf_vocab *sy_checkpoint_gguf_vocab(const struct sy_checkpoint 
  * chat_template.jinja, or else "chat_template" of tokenizer_config.json (a string, or a list of {name,
  * template}: "default"). */
 const char *sy_checkpoint_chat_template(const struct sy_checkpoint *, size_t *n);
-const char *sy_gguf_arch_name(
-    size_t i); /* "general.architecture" of GGUFs that can be read; NULL: there are no more */
+/* "general.architecture" of the i-th kind of GGUFs that can be read; NULL: there are no more. */
+const char *sy_gguf_arch_name(size_t i);

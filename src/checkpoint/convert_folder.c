@@ -142,22 +142,19 @@ static sy_status plan_latent(struct writer *w, const struct sy_tensor *k, struct
     bool floats = k->format && k->format == v->format && k->format->st_dtype;
     const struct sy_quant *format =
         floats ? k->format : sy_quant_by_name("f32"); /* which holds what blocks stand for */
-    struct item made = {.keys = k, .values = v, .n_key = k->dim[1], .n_val = v->dim[0] / n_head};
+    int64_t n_key = k->dim[1], n_val = v->dim[0] / n_head;
     t->file_name = k->file_name;
     t->format = k->format && v->format ? format : NULL;
     t->dtype = format->name;
     t->n_dim = 2;
-    t->dim[0] = n_head * (made.n_key + made.n_val);
+    t->dim[0] = n_head * (n_key + n_val);
     t->dim[1] = rank;
     t->dim[2] = t->dim[3] = 1;
     sy_status st = plan_one(w, t, it);
-    made.t = it->t;
-    made.name = it->name;
-    made.kind = it->kind;
-    made.shard = it->shard;
-    made.rows = it->rows;
-    made.cols = it->cols;
-    *it = made;
+    it->keys = k;
+    it->values = v;
+    it->n_key = n_key;
+    it->n_val = n_val;
     return st;
 }
 
@@ -226,6 +223,13 @@ struct piece { /* one tensor of a file */
     int64_t dim[4], bytes;
 };
 
+/* The format of an item that stays one tensor of numbers. */
+static const struct sy_quant *whole_as(const struct item *it)
+{
+    if (it->kind == KIND_RAW) return it->t->format;
+    return it->kind == KIND_IDS ? &sy_quant_ids : sy_quant_by_name(it->kind == KIND_F32 ? "f32" : "bf16");
+}
+
 /* What an item is in the file: up to three tensors. */
 static int pieces_of(const struct item *it, struct piece p[3])
 {
@@ -240,18 +244,9 @@ static int pieces_of(const struct item *it, struct piece p[3])
     case KIND_RAW:
     case KIND_IDS:
     case KIND_BF16:
-        p[0] = (struct piece){.tail = "",
-                              .dtype = it->kind == KIND_F32   ? "F32"
-                                       : it->kind == KIND_RAW ? it->t->format->st_dtype
-                                       : it->kind == KIND_IDS ? sy_quant_ids.st_dtype
-                                                              : "BF16"};
-        p[0].n_dim = it->t->n_dim;
+        p[0] = (struct piece){.tail = "", .dtype = whole_as(it)->st_dtype, .n_dim = it->t->n_dim};
         memcpy(p[0].dim, it->t->dim, sizeof p[0].dim);
-        p[0].bytes = r * k *
-                     (it->kind == KIND_F32   ? 4
-                      : it->kind == KIND_RAW ? it->t->format->block_bytes
-                      : it->kind == KIND_IDS ? sy_quant_ids.block_bytes
-                                             : 2);
+        p[0].bytes = r * k * whole_as(it)->block_bytes;
         return 1;
     case KIND_FP8:
         p[0] = (struct piece){".weight", "F8_E4M3", 2, {r, k}, r * k};

@@ -16,22 +16,26 @@ const struct sy_quant *sy_quant_by_st(const char *dtype)
     return strcmp(dtype, sy_quant_ids.st_dtype) ? NULL : &sy_quant_ids;
 }
 
-static void ids(const void *src, float *dst, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        int64_t x;
-        memcpy(&x, (const char *)src + 8 * i, sizeof x);
-        dst[i] = (float)x;
+/* Whole numbers of that type as floats, and back; 0 for what does not fit. */
+#define IDS(bits)                                                                                                    \
+    static void ids##bits(const void *src, float *dst, int64_t n)                                                    \
+    {                                                                                                                \
+        for (int64_t i = 0; i < n; i++) {                                                                            \
+            int##bits##_t x;                                                                                         \
+            memcpy(&x, (const char *)src + bits / 8 * i, sizeof x);                                                  \
+            dst[i] = (float)x;                                                                                       \
+        }                                                                                                            \
+    }                                                                                                                \
+    static void put_ids##bits(const float *src, void *dst, int64_t n)                                                \
+    {                                                                                                                \
+        for (int64_t i = 0; i < n; i++) {                                                                            \
+            bool fits = src[i] > -0x1p##bits##f / 4 && src[i] < 0x1p##bits##f / 4;                                   \
+            int##bits##_t x = fits ? (int##bits##_t)src[i] : 0;                                                      \
+            memcpy((char *)dst + bits / 8 * i, &x, sizeof x);                                                        \
+        }                                                                                                            \
     }
-}
-
-static void put_ids(const float *src, void *dst, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        int64_t x = src[i] > -0x1p62f && src[i] < 0x1p62f ? (int64_t)src[i] : 0;
-        memcpy((char *)dst + 8 * i, &x, sizeof x);
-    }
-}
+IDS(32)
+IDS(64)
 
 const struct sy_quant sy_quant_ids = {.name = "i64",
                                       .gguf_type = -1,
@@ -39,26 +43,8 @@ const struct sy_quant sy_quant_ids = {.name = "i64",
                                       .block_len = 1,
                                       .block_bytes = 8,
                                       .whole = true,
-                                      .dequant = ids,
-                                      .quantise = put_ids};
-
-static void ids32(const void *src, float *dst, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        int32_t x;
-        memcpy(&x, (const char *)src + 4 * i, sizeof x);
-        dst[i] = (float)x;
-    }
-}
-
-static void put_ids32(const float *src, void *dst, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        int32_t x = src[i] > -0x1p30f && src[i] < 0x1p30f ? (int32_t)src[i] : 0;
-        memcpy((char *)dst + 4 * i, &x, sizeof x);
-    }
-}
-
+                                      .dequant = ids64,
+                                      .quantise = put_ids64};
 const struct sy_quant sy_quant_ids32 = {.name = "i32",
                                         .gguf_type = 26,
                                         .block_len = 1,

@@ -391,7 +391,7 @@ int pj_reduce(struct pj_hlo *h, const char *op, int a, int dim, double init)
 int pj_dot(struct pj_hlo *h, int a, int b, const struct pj_dot *d, enum pj_elem out)
 {
     struct pj_type x = *pj_type_of(h, a), y = *pj_type_of(h, b), t = {.elem = out};
-    sy_assert(h->failed || x.elem == y.elem);
+    sy_assert(h->failed || (x.elem == y.elem && d->n_more <= 1));
     for (int i = 0; i <= d->n_more; i++) sy_assert(h->failed || x.dim[d->over_a + i] == y.dim[d->over_b + i]);
     for (int i = 0; i < d->n_batch; i++) t.dim[t.n_dim++] = x.dim[d->batch_a[i]];
     for (int side = 0; side < 2; side++) {
@@ -415,9 +415,9 @@ int pj_dot(struct pj_hlo *h, int a, int b, const struct pj_dot *d, enum pj_elem 
     }
     /* A TPU multiplies f32 in one pass of bf16 unless told otherwise. */
     sy_buf_text(&h->body, "contracting_dims = [");
-    for (int i = 0; i <= d->n_more; i++) sy_buf_printf(&h->body, "%s%d", i ? ", " : "", d->over_a + i);
+    put_list(&h->body, (const int[]){d->over_a, d->over_a + 1}, 1 + d->n_more);
     sy_buf_text(&h->body, "] x [");
-    for (int i = 0; i <= d->n_more; i++) sy_buf_printf(&h->body, "%s%d", i ? ", " : "", d->over_b + i);
+    put_list(&h->body, (const int[]){d->over_b, d->over_b + 1}, 1 + d->n_more);
     sy_buf_printf(&h->body, "]%s", x.elem == PJ_F32 ? ", precision = [HIGHEST, HIGHEST]" : "");
     put_signature(h, (const int[]){a, b}, 2, v);
     return v;

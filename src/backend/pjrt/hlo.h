@@ -55,7 +55,7 @@ int pj_reduce(struct pj_hlo *, const char *op, int a, int dim, double init);
 struct pj_dot {
     int n_batch, batch_a[2], batch_b[2]; /* results come as batch, the rest of a, the rest of b */
     int over_a, over_b;
-    int n_more; /* further dimensions that are summed over, those behind over_a and over_b */
+    int n_more; /* 1: the dimensions behind over_a and over_b are summed over too */
 };
 int pj_dot(struct pj_hlo *, int a, int b, const struct pj_dot *, enum pj_elem out);
 /* x of (1 + a) x = b, a [batch, n, n] of which what is below the diagonal counts, b [batch, n, m]. */

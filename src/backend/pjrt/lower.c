@@ -116,8 +116,7 @@ int lower_product(struct lower *l, const struct pj_wseg *s, int x, const int par
         d = (struct pj_dot){.over_a = 1, .over_b = 0, .n_more = 1};
     }
     int y = exact ? pj_dot(h, x, pj_convert(h, numbers, PJ_F32), &d, PJ_F32) : lower_dot(l, x, numbers, &d);
-    int64_t rows = s->stack > 0 ? s->stack : s->rows;
-    if (s->wide > rows) y = pj_slice(h, y, 1, 0, rows);
+    if (s->wide > pj_wseg_rows(s)) y = pj_slice(h, y, 1, 0, pj_wseg_rows(s));
     if (!after) return y;
     struct pj_type t = *pj_type_of(h, y);
     return pj_binary(h, "multiply", y, PJ_BROADCAST(h, PJ_RESHAPE(h, part[1], t.dim[1]), t, 1));

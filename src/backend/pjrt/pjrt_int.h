@@ -49,6 +49,10 @@ struct pj_wseg { /* rows of a joined matrix that lie alike; arguments arg (data)
     int arg, part0, n_part; /* parts of the joined name */
     const struct sy_quant *format;
 };
+static inline int64_t pj_wseg_rows(const struct pj_wseg *s) /* of one matrix */
+{
+    return s->stack > 0 ? s->stack : s->rows;
+}
 struct pj_wentry {
     const char *name;
     int64_t rows, cols;

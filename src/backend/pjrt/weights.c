@@ -133,7 +133,7 @@ static void seg_args(struct planner *p, struct pj_wseg *s, unsigned uses)
         return;
     }
     s->kind = PJ_CODED;
-    int64_t n_group = s->cols / s->group, rows = s->stack > 0 ? s->stack : s->rows;
+    int64_t n_group = s->cols / s->group, rows = pj_wseg_rows(s);
     bool by_rows = uses & USE_ROWS || (s->stack > 0 && s->group % LANES == 0);
     if (n_group > 1 && !by_rows) s->wide = (rows + LANES - 1) / LANES * LANES;
     struct pj_type code = PJ_TYPE(e, s->rows, s->cols), each = PJ_TYPE(PJ_F32, s->rows, n_group);
@@ -470,7 +470,7 @@ static void code_table(const struct pj_wseg *s, uint8_t to[256])
 /* Where group g of row r has its scale. */
 static int64_t scale_place(const struct pj_wseg *s, int64_t r, int64_t g)
 {
-    int64_t n_group = s->cols / s->group, rows = s->stack > 0 ? s->stack : s->rows;
+    int64_t n_group = s->cols / s->group, rows = pj_wseg_rows(s);
     int64_t wide = s->wide > 0 ? s->wide : s->stack;
     return wide > 0 ? (r / rows * n_group + g) * wide + r % rows : r * n_group + g;
 }
@@ -481,8 +481,7 @@ static void put_codes(const struct pj_wseg *s, int64_t r, const uint8_t *code, c
         for (int64_t i = 0; i < s->cols; i++) out[r * s->cols + i] = to[code[i]];
         return;
     }
-    int64_t rows = s->stack > 0 ? s->stack : s->rows;
-    out += r / rows * s->cols * s->wide + r % rows;
+    out += r / pj_wseg_rows(s) * s->cols * s->wide + r % pj_wseg_rows(s);
     for (int64_t i = 0; i < s->cols; i++) out[i * s->wide] = to[code[i]];
 }
 
